@@ -1,0 +1,109 @@
+"""Owns what the way of a question takes and gives: requests, events, the final report.
+
+Must not know wire formats: `http/` and `cli/` turn events into SSE, JSON or terminal text.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from appliance.engine.protocol import Priority, Sampling
+
+CacheOutcome = Literal["miss", "hit", "stale"]
+Role = Literal["system", "user", "assistant"]
+Effort = Literal["full", "fast"]
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One turn of a conversation, text only."""
+
+    role: Role
+    content: str
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What a client asks.
+
+    `messages` ends with a user turn: the question that recall searches for. `collection` None: plain
+    generation, no documents.
+    """
+
+    messages: tuple[Message, ...]
+    collection: str | None
+    request_id: str
+    top_k: int | None = None  # passages in the prompt at most; None: from settings
+    max_tokens: int | None = None
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    priority: Priority = "interactive"
+    deadline_ms: float | None = None
+    effort: Effort = "full"  # "fast": excerpts without reranking or generation
+    label: str = ""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A numbered source of an answer."""
+
+    n: int
+    document: str
+    title: str
+    page: int | None
+    heading: str
+    chunk: int
+    score: float
+    quote: str
+
+
+class PromptReport(msgspec.Struct, frozen=True):
+    """What of the prompt was kept, and what was cut by which rule."""
+
+    kept: dict[str, int]  # e.g. {"messages": 3, "passages": 4, "tokens": 812}
+    cut: tuple[str, ...] = ()
+
+
+class TokenCounts(msgspec.Struct, frozen=True):
+    """Tokens of the generator."""
+
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+    speculated_accepted: int = 0
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The `appliance` object of a reply."""
+
+    request_id: str
+    cache: CacheOutcome
+    degraded: tuple[str, ...]
+    sources: tuple[Source, ...]
+    grounded: bool
+    prompt: PromptReport
+    timings_ms: dict[str, float]
+    tokens: TokenCounts
+
+
+class Sources(msgspec.Struct, frozen=True, tag=True):
+    """First event of a grounded answer: the sources that the numbers in the text refer to."""
+
+    sources: tuple[Source, ...]
+    degraded: tuple[str, ...]
+    timings_ms: dict[str, float]
+
+
+class Delta(msgspec.Struct, frozen=True, tag=True):
+    """More text of the answer."""
+
+    text: str
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """Last event of an answer that came to its end. The concatenated deltas are the whole answer."""
+
+    finish_reason: Literal["stop", "length"]
+    report: Report
+
+
+Event = Sources | Delta | Finished

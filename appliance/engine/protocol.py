@@ -1,0 +1,200 @@
+"""Owns the messages between the API process and the engine process, and their framing.
+
+Must not know what either side does with them. A frame is a 4-byte big-endian length and a msgpack body; the
+first message from the engine is `Ready`, which names the protocol version.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Literal
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+MAX_FRAME_BYTES = 64 << 20
+_LENGTH = struct.Struct(">I")
+
+Priority = Literal["interactive", "normal", "batch"]
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of a prompt. Only template text may contain control tokens; content never becomes one."""
+
+    text: str
+    template: bool = False
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """How the next token is chosen; the names and meanings are OpenAI's and llama.cpp's."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: all
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None  # None: drawn by the engine
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True):
+    """Generate for request `id`. `label` isolates callers from each other's prefix cache."""
+
+    id: int
+    prompt: tuple[Segment, ...]
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    priority: Priority = "interactive"
+    deadline_ms: float | None = None  # from the moment of submission
+    label: str = ""
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """Stop request `id` within one step; answered by `Done(finish_reason="cancelled")`."""
+
+    id: int
+
+
+class Count(msgspec.Struct, frozen=True, tag=True):
+    """Count the tokens of texts (as content); answered by `Counted`."""
+
+    id: int
+    texts: tuple[str, ...]
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag=True):
+    """End the process after the current step."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The model is loaded and warm."""
+
+    protocol: int
+    model: str
+    context_tokens: int  # the most that prompt and answer of one request may hold
+    max_sequences: int
+    chat_template: str
+    bos: str
+    eos: str
+    build: str
+    load_ms: float
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    """Sent at least every second, between steps: the engine's loop turns."""
+
+    running: int
+    waiting: int
+    kv_used_tokens: int
+    kv_total_tokens: int
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """Request `id` has left the queue; its prompt has `prompt_tokens`, of which `cached_tokens` are reused."""
+
+    id: int
+    prompt_tokens: int
+    cached_tokens: int
+    queue_ms: float
+
+
+class Token(msgspec.Struct, frozen=True, tag=True):
+    """More text of request `id`: whole characters only, stop strings held back. `count` tokens made it."""
+
+    id: int
+    text: str
+    count: int
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """Request `id` ended. All text was sent before in `Token` messages."""
+
+    id: int
+    finish_reason: FinishReason
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """Request `id` cannot be answered. `code` is an error code such as `context_length_exceeded`."""
+
+    id: int
+    code: str
+    message: str
+
+
+class Counted(msgspec.Struct, frozen=True, tag=True):
+    """Answer to `Count`: tokens of each text."""
+
+    id: int
+    tokens: tuple[int, ...]
+
+
+ToEngine = Submit | Cancel | Count | Shutdown
+FromEngine = Ready | Heartbeat | Started | Token | Done | Failed | Counted
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+class FrameError(ValueError):
+    """The bytes are not a frame of this protocol; the connection cannot be used further."""
+
+
+def encode(message: ToEngine | FromEngine) -> bytes:
+    """One frame: length and body."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameError(f"a message of {len(body)} bytes is over the limit of {MAX_FRAME_BYTES}")
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameBuffer:
+    """Cuts a byte stream into frame bodies."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add received bytes; return the bodies that are now whole.
+
+        Raises:
+            FrameError: a length is over the limit.
+        """
+        self._bytes += data
+        bodies: list[bytes] = []
+        while len(self._bytes) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._bytes)
+            if length > MAX_FRAME_BYTES:
+                raise FrameError(f"a frame of {length} bytes is over the limit of {MAX_FRAME_BYTES}")
+            end = _LENGTH.size + length
+            if len(self._bytes) < end:
+                break
+            bodies.append(bytes(self._bytes[_LENGTH.size : end]))
+            del self._bytes[:end]
+        return bodies
+
+
+def decode_to_engine(body: bytes) -> ToEngine:
+    """The message in a frame body, on the engine's side. Raises `FrameError` when it is none."""
+    try:
+        return _to_engine.decode(body)
+    except msgspec.MsgspecError as error:
+        raise FrameError(str(error)) from error
+
+
+def decode_from_engine(body: bytes) -> FromEngine:
+    """The message in a frame body, on the API's side. Raises `FrameError` when it is none."""
+    try:
+        return _from_engine.decode(body)
+    except msgspec.MsgspecError as error:
+        raise FrameError(str(error)) from error

@@ -1,0 +1,4 @@
+"""Owns recall: lexical and dense indexes, fusion, reranking, search.
+
+Must not know HTTP, prompts or generation.
+"""
