@@ -126,6 +126,12 @@ class StoreDamaged(ApplianceError):
     code = "store_damaged"
 
 
+class EmbedderChanged(ApplianceError):
+    """The stored vectors were made by another embedder; mixing them would make search wrong."""
+
+    code, status = "embedder_changed", 409
+
+
 class DiskFull(ApplianceError):
     """The disk has no room; nothing that was acknowledged is lost."""
 

@@ -9,6 +9,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+HEADING_JOINER = " › "
+
 
 class Loss(msgspec.Struct, frozen=True):
     """Something that parsing a document lost or could not read; shown to the user, never silent."""
@@ -26,7 +28,7 @@ class NewChunk(msgspec.Struct, frozen=True):
     """
 
     text: str
-    heading: str  # heading path, outermost first, joined with " › "; "" when there is none
+    heading: str  # heading path, outermost first, joined with HEADING_JOINER; "" when there is none
     page_first: int | None
     page_last: int | None
     start: int
@@ -80,6 +82,8 @@ class Chunk(msgspec.Struct, frozen=True):
     page_first: int | None
     page_last: int | None
     tokens: int
+    start: int = 0  # span in the document's extracted text, in code points
+    end: int = 0
 
 
 class Collection(msgspec.Struct, frozen=True):

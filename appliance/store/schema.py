@@ -1,0 +1,91 @@
+"""Owns the tables of the store and the way from each version of them to the next.
+
+Must not know what the rows mean to search or to answers.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+
+# One entry per version: the statements that lead to it from the version before. Entries are never edited
+# once released; a change of the tables is a new entry.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID""",
+        """CREATE TABLE collections (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            name TEXT NOT NULL UNIQUE,
+            generation INTEGER NOT NULL)""",
+        """CREATE TABLE documents (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            collection_id INTEGER NOT NULL REFERENCES collections (id),
+            source TEXT NOT NULL,
+            name TEXT NOT NULL,
+            title TEXT NOT NULL,
+            sha256 TEXT NOT NULL,
+            media_type TEXT NOT NULL,
+            size_bytes INTEGER NOT NULL,
+            pages INTEGER,
+            encoding TEXT,
+            chunks INTEGER NOT NULL,
+            added_at TEXT NOT NULL,
+            losses TEXT NOT NULL,
+            UNIQUE (collection_id, source))""",
+        """CREATE TABLE chunks (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+            ordinal INTEGER NOT NULL,
+            text TEXT NOT NULL,
+            heading TEXT NOT NULL,
+            page_first INTEGER,
+            page_last INTEGER,
+            span_start INTEGER NOT NULL,
+            span_end INTEGER NOT NULL,
+            tokens INTEGER NOT NULL,
+            UNIQUE (document_id, ordinal))""",
+        # Vectors stand in a table of their own so that a scan of them does not read the texts.
+        """CREATE TABLE vectors (
+            chunk_id INTEGER PRIMARY KEY REFERENCES chunks (id) ON DELETE CASCADE,
+            vector BLOB NOT NULL)""",
+        # `removed` and `added` are chunk ids as little-endian int64.
+        """CREATE TABLE changes (
+            generation INTEGER PRIMARY KEY,
+            collection TEXT NOT NULL,
+            removed BLOB NOT NULL,
+            added BLOB NOT NULL)""",
+        """INSERT INTO meta VALUES ('generation', '0')""",
+        # The columns of the views are the fields of the records, in their order.
+        """CREATE VIEW document_rows AS
+            SELECT d.id, c.name AS collection, d.source, d.name, d.title, d.sha256, d.media_type,
+            d.size_bytes, d.pages, d.encoding, d.chunks, d.added_at, d.losses
+            FROM documents d JOIN collections c ON c.id = d.collection_id""",
+        """CREATE VIEW chunk_rows AS
+            SELECT k.id, k.document_id, k.ordinal, c.name AS collection, d.name AS document, d.title, k.text,
+            k.heading, k.page_first, k.page_last, k.tokens, k.span_start, k.span_end
+            FROM chunks k JOIN documents d ON d.id = k.document_id
+            JOIN collections c ON c.id = d.collection_id""",
+        """CREATE VIEW collection_rows AS
+            SELECT c.name, COUNT(d.id), COALESCE(SUM(d.chunks), 0), c.generation
+            FROM collections c LEFT JOIN documents d ON d.collection_id = c.id GROUP BY c.id""",
+    ),
+)
+
+VERSION = len(MIGRATIONS)
+
+
+def migrate(writer: sqlite3.Connection, found: int) -> None:
+    """Bring the tables from version `found` to `VERSION`, each step in a transaction of its own."""
+    for version in range(found, VERSION):
+        writer.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in MIGRATIONS[version]:
+                writer.execute(statement)
+            if version == 0:
+                writer.execute("INSERT INTO meta VALUES ('identity', ?)", (secrets.token_hex(16),))
+            writer.execute(f"PRAGMA user_version = {version + 1}")
+            writer.execute("COMMIT")
+        except BaseException:
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
+            raise
