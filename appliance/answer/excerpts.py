@@ -1,0 +1,71 @@
+"""Owns answers made of quotations alone: what the service gives when it does not generate.
+
+Must not know why it does not: the caller names the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from appliance.answer import sentences
+from appliance.answer.language import is_chinese
+from appliance.retrieval.types import Passage
+
+MAX_EXCERPTS = 3
+# A quotation carries its neighbours up to this many characters, so that it can be understood alone.
+MAX_CHARACTERS = 320
+
+
+def best_quote(question: str, text: str, weights: dict[str, float] | None = None) -> str:
+    """The sentence of `text` that shares most with `question`, with what follows it while it stays short."""
+    parts = sentences.split(text)
+    if not parts:
+        return ""
+    wanted = sentences.terms(question)
+
+    def shared(part: str) -> float:
+        return sum((weights or {}).get(term, 1.0) for term in wanted & sentences.terms(part))
+
+    best = max(range(len(parts)), key=lambda i: (shared(parts[i]), -i))
+    quote = parts[best]
+    glue = "" if is_chinese(quote) else " "
+    for following in parts[best + 1 :]:
+        if len(quote) + len(following) > MAX_CHARACTERS:
+            break
+        quote += glue + following
+    return quote if len(quote) <= 2 * MAX_CHARACTERS else quote[: 2 * MAX_CHARACTERS].rstrip() + "…"
+
+
+def compose(question: str, passages: Sequence[Passage], *, found: bool) -> str:
+    """An answer of at most three quotations, best first, each with its source number.
+
+    Args:
+        question: decides the language of the frame and the sentence that is quoted first.
+        passages: best first; passage i has source number i + 1.
+        found: False: the frame says that the documents do not answer the question.
+    """
+    chinese = is_chinese(question)
+    if not passages:
+        return "文档中没有找到相关内容。" if chinese else "Nothing about this was found in the documents."
+    if found:
+        frame = "文档中最相关的原文：" if chinese else "The most relevant passages of the documents:"
+    elif chinese:
+        frame = "文档中没有找到这个问题的答案。最接近的内容："
+    else:
+        frame = "The documents do not seem to answer this. The nearest passages:"
+    weights = _rarity(passages)
+    lines = [frame]
+    for number, passage in enumerate(passages[:MAX_EXCERPTS], start=1):
+        quote = best_quote(question, passage.text, weights)
+        lines.append(f"「{quote}」[{number}]" if is_chinese(quote) else f"“{quote}” [{number}]")
+    return "\n\n".join(lines)
+
+
+def _rarity(passages: Sequence[Passage]) -> dict[str, float]:
+    """Inverse document frequency of each term over the passages: what tells them apart weighs more."""
+    frequency: dict[str, int] = {}
+    for passage in passages:
+        for term in sentences.terms(passage.text):
+            frequency[term] = frequency.get(term, 0) + 1
+    return {term: math.log(1 + len(passages) / count) for term, count in frequency.items()}

@@ -1,0 +1,259 @@
+"""Owns the way of a question, from its text to the last event: recall, decide, prompt, generate, cite.
+
+Must not know wire formats, nor what is behind its ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+
+from appliance.answer import excerpts, prompt
+from appliance.answer.citations import Citer
+from appliance.answer.language import speaks
+from appliance.answer.ports import Generator, Searcher
+from appliance.answer.types import (
+    Delta,
+    Event,
+    Finished,
+    PromptReport,
+    Question,
+    Report,
+    Source,
+    Sources,
+    TokenCounts,
+)
+from appliance.config import AnswerSettings
+from appliance.engine.protocol import Done, FinishReason, Started, Token
+from appliance.errors import BadRequest, Overloaded, PromptTooLong, Unavailable
+from appliance.retrieval.types import Passage, SearchRequest, SearchResult
+from appliance.telemetry import StageTimes
+
+# A question is searched for as one passage-sized text; beyond this it is a document, not a question.
+MAX_QUESTION_CHARACTERS = 8000
+RETRY = "Retry in a moment."
+
+
+class Answerer:
+    """Answers questions, grounded in a collection or not.
+
+    Args:
+        recall: searches the collections.
+        generator: the engine; may be down, the answer then consists of excerpts.
+        languages: ISO 639-1 codes that the generator writes; a grounded question in another language gets
+            excerpts.
+        settings: budgets and thresholds.
+    """
+
+    def __init__(
+        self, recall: Searcher, generator: Generator, languages: Sequence[str], settings: AnswerSettings
+    ) -> None:
+        self._recall = recall
+        self._generator = generator
+        self._languages = tuple(languages)
+        self._settings = settings
+
+    async def ask(self, question: Question) -> AsyncGenerator[Event]:
+        """The events of one answer: `Sources` when grounded, `Delta`…, then `Finished`.
+
+        Raises:
+            BadRequest: the question is empty or too long.
+            PromptTooLong: the conversation does not fit the model's context.
+            NotFound, NothingIngested: no such collection; nothing in it.
+            Unavailable, EngineDied, Overloaded: the engine cannot answer (without a collection), or died.
+        """
+        _check(question)
+        run = _Run(question, StageTimes())
+        way = self._plain(run) if question.collection is None else self._grounded(run)
+        async with contextlib.aclosing(way) as events:
+            async for event in events:
+                yield event
+
+    async def _plain(self, run: _Run) -> AsyncGenerator[Event]:
+        ready = self._generator.ready
+        if ready is None or self._generator.state != "ready":
+            raise Unavailable("The generation engine is not running.", remedy=RETRY)
+        tokens = run.question.max_tokens or self._settings.max_tokens
+        with run.times.stage("prompt"):
+            built = await prompt.plain(run.question.messages, ready, self._generator.count, tokens)
+        run.report = built.report
+        async with contextlib.aclosing(self._generate(run, built, None)) as events:
+            async for event in events:
+                yield event
+
+    async def _grounded(self, run: _Run) -> AsyncGenerator[Event]:
+        asked = run.question.messages[-1].content
+        found = await self._search(run, asked)
+        top = run.question.top_k or self._settings.passages
+        passages = found.passages[:top]
+        run.degraded += found.degraded
+        for name, ms in found.timings_ms.items():
+            run.times.add(name, ms)
+        run.grounded = bool(passages) and passages[0].score >= self._settings.grounded_threshold
+        generates = run.grounded and self._may_generate(run, asked)
+        built = None
+        if generates:
+            built = await self._build(run, passages)
+            if built is not None:
+                passages = passages[: built.passages]
+                run.report = built.report
+        run.sources = tuple(
+            _source(number, passage, asked) for number, passage in enumerate(passages, start=1)
+        )
+        yield Sources(sources=run.sources, degraded=tuple(run.degraded), timings_ms=run.times.as_dict())
+        if built is not None:
+            citer = Citer([passage.text for passage in passages])
+            try:
+                async with contextlib.aclosing(self._generate(run, built, citer)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except (Unavailable, Overloaded) as error:
+                if run.started:
+                    raise
+                run.degraded.append(f"{error.code}: excerpts instead of a generated answer")
+        yield Delta(excerpts.compose(asked, passages, found=run.grounded))
+        yield run.finished("stop")
+
+    async def _search(self, run: _Run, asked: str) -> SearchResult:
+        question = run.question
+        assert question.collection is not None  # noqa: S101  # the caller's branch
+        request = SearchRequest(
+            query=asked,
+            collection=question.collection,
+            rerank=question.effort == "full",
+            top_k=max(question.top_k or self._settings.passages, excerpts.MAX_EXCERPTS),
+        )
+        return await asyncio.to_thread(self._recall.search, request)
+
+    def _may_generate(self, run: _Run, asked: str) -> bool:
+        """Whether to generate; when not, the reason is named in `degraded`."""
+        if run.question.effort == "fast":
+            run.degraded.append("effort_fast: excerpts, not reranked, as asked")
+        elif not speaks(self._languages, asked):
+            spoken = ", ".join(self._languages)
+            run.degraded.append(f"generator_language: the model writes {spoken} only; excerpts instead")
+        elif self._generator.ready is None or self._generator.state != "ready":
+            run.degraded.append("engine_unavailable: excerpts instead of a generated answer")
+        else:
+            return True
+        return False
+
+    async def _build(self, run: _Run, passages: Sequence[Passage]) -> prompt.Prompt | None:
+        ready = self._generator.ready
+        assert ready is not None  # noqa: S101  # `_may_generate` said so
+        try:
+            with run.times.stage("prompt"):
+                built = await prompt.grounded(
+                    run.question.messages,
+                    passages,
+                    ready,
+                    self._generator.count,
+                    answer_tokens=run.question.max_tokens or self._settings.max_tokens,
+                    passage_tokens=self._settings.passage_tokens,
+                )
+        except Unavailable as error:
+            run.degraded.append(f"{error.code}: excerpts instead of a generated answer")
+            return None
+        if built.passages == 0:
+            run.degraded.append("no_room_for_passages: excerpts instead of a generated answer")
+            return None
+        return built
+
+    async def _generate(
+        self, run: _Run, built: prompt.Prompt, citer: Citer | None
+    ) -> AsyncGenerator[Delta | Finished]:
+        question = run.question
+        deadline = question.deadline_ms or self._settings.deadline_ms
+        stream = self._generator.generate(
+            prompt=built.segments,
+            max_tokens=question.max_tokens or self._settings.max_tokens,
+            sampling=question.sampling,
+            stop=question.stop,
+            priority=question.priority,
+            deadline_ms=max(1.0, deadline - run.times.elapsed_ms()),
+            label=question.label,
+        )
+        reason: FinishReason = "stop"
+        async with contextlib.aclosing(stream) as messages:  # type: ignore[type-var]
+            async for message in messages:
+                match message:
+                    case Started():
+                        run.times.add("queue", message.queue_ms)
+                    case Token():
+                        if not run.started:
+                            run.started = True
+                            run.times.add("ttft", run.times.elapsed_ms())
+                        text = citer.feed(message.text) if citer else message.text
+                        if text:
+                            yield Delta(text)
+                    case Done():
+                        reason = message.finish_reason
+                        run.times.add("prefill", message.prefill_ms)
+                        run.times.add("decode", message.decode_ms)
+                        run.tokens = TokenCounts(
+                            prompt=message.prompt_tokens,
+                            cached=message.cached_tokens,
+                            generated=message.generated_tokens,
+                        )
+        if reason == "cancelled":
+            raise Unavailable("The answer was cancelled before it was whole.", remedy=RETRY)
+        rest = citer.finish() if citer else ""
+        if rest:
+            yield Delta(rest)
+        yield run.finished(reason)
+
+
+class _Run:
+    """What is known so far of one answer."""
+
+    def __init__(self, question: Question, times: StageTimes) -> None:
+        self.question = question
+        self.times = times
+        self.degraded: list[str] = []
+        self.sources: tuple[Source, ...] = ()
+        self.grounded = False
+        self.report = PromptReport(kept={})
+        self.tokens = TokenCounts()
+        self.started = False  # text was sent
+
+    def finished(self, reason: FinishReason) -> Finished:
+        report = Report(
+            request_id=self.question.request_id,
+            cache="miss",
+            degraded=tuple(self.degraded),
+            sources=self.sources,
+            grounded=self.grounded,
+            prompt=self.report,
+            timings_ms=self.times.as_dict(),
+            tokens=self.tokens,
+        )
+        return Finished(finish_reason="length" if reason == "length" else "stop", report=report)
+
+
+def _check(question: Question) -> None:
+    if not question.messages or question.messages[-1].role != "user":
+        raise BadRequest("The last message must be the user's.", param="messages")
+    asked = question.messages[-1].content
+    if not asked.strip():
+        raise BadRequest("The question is empty.", remedy="Write what you want to know.", param="messages")
+    if question.collection is not None and len(asked) > MAX_QUESTION_CHARACTERS:
+        raise PromptTooLong(
+            f"The question has {len(asked)} characters; at most {MAX_QUESTION_CHARACTERS} can be searched for.",
+            remedy="Ask a shorter question, or ingest the text as a document.",
+            param="messages",
+        )
+
+
+def _source(number: int, passage: Passage, asked: str) -> Source:
+    return Source(
+        n=number,
+        document=passage.document,
+        title=passage.title,
+        page=passage.page_first,
+        heading=passage.heading,
+        chunk=passage.chunk_id,
+        score=round(passage.score, 4),
+        quote=excerpts.best_quote(asked, passage.text),
+    )

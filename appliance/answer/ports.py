@@ -1,0 +1,47 @@
+"""Owns the two seams of the way of a question: what it needs of recall and of the generator.
+
+Must not know what is behind them: an engine process here, another OpenAI-compatible server some day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from appliance.engine.protocol import Done, Priority, Ready, Sampling, Segment, Started, Token
+from appliance.retrieval.types import SearchRequest, SearchResult
+
+
+class Searcher(Protocol):
+    """Recall, blocking: called in a thread."""
+
+    def search(self, request: SearchRequest) -> SearchResult:
+        """Passages, best first. Raises `NotFound` for a missing collection."""
+
+
+class Generator(Protocol):
+    """The generation engine."""
+
+    @property
+    def ready(self) -> Ready | None:
+        """What the engine said of its model when it last became ready; None while it never was."""
+
+    @property
+    def state(self) -> str:
+        """`ready` when a request can be taken now."""
+
+    def generate(
+        self,
+        *,
+        prompt: Sequence[Segment],
+        max_tokens: int,
+        sampling: Sampling,
+        stop: Sequence[str] = (),
+        priority: Priority = "interactive",
+        deadline_ms: float | None = None,
+        label: str = "",
+    ) -> AsyncIterator[Started | Token | Done]:
+        """Generate; closing the iterator cancels. Raises `EngineDied`, `Unavailable`, `Overloaded`."""
+
+    async def count(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text."""

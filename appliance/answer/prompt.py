@@ -1,0 +1,112 @@
+"""Owns the prompt: what the generator is told, and what is cut by which rule when it does not fit.
+
+Must not know wire formats or how passages were found. The layout goes from what changes least to what
+changes most (instructions, passages, conversation, question), so that prompts share their beginnings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from appliance.answer.types import Message, PromptReport
+from appliance.engine.chat import render_chat
+from appliance.engine.protocol import Ready, Segment
+from appliance.errors import PromptTooLong
+from appliance.retrieval.types import Passage
+
+INSTRUCTIONS = (
+    "You answer questions about equipment documents. Use only the numbered passages. "
+    "Answer in one or two short sentences, with the exact values, and put the passage number after each "
+    "sentence, like [1]. If the passages do not contain the answer, say: The documents do not say."
+)
+
+CountTokens = Callable[[Sequence[str]], Awaitable[list[int]]]
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A prompt ready for the engine."""
+
+    segments: tuple[Segment, ...]
+    tokens: int  # counted segment by segment
+    passages: int  # how many of the given passages are in it, from the first
+    report: PromptReport
+
+
+async def plain(messages: Sequence[Message], ready: Ready, count: CountTokens, answer_tokens: int) -> Prompt:
+    """The conversation as it is.
+
+    Raises:
+        PromptTooLong: it does not fit beside an answer of `answer_tokens`.
+    """
+    segments = _render(messages, ready)
+    tokens = sum(await count([segment.text for segment in segments]))
+    _check_fits(tokens, answer_tokens, ready.context_tokens)
+    return Prompt(segments, tokens, 0, PromptReport(kept={"messages": len(messages), "tokens": tokens}))
+
+
+async def grounded(
+    messages: Sequence[Message],
+    passages: Sequence[Passage],
+    ready: Ready,
+    count: CountTokens,
+    *,
+    answer_tokens: int,
+    passage_tokens: int,
+) -> Prompt:
+    """The conversation with passages to answer from.
+
+    Passages are taken from the best down while they fit `passage_tokens` and the context; the conversation
+    is never cut.
+
+    Raises:
+        PromptTooLong: the conversation alone does not fit beside an answer of `answer_tokens`.
+    """
+    frame = _render(_with_passages(messages, []), ready)
+    costs = await count([segment.text for segment in frame] + [_numbered(i, p) for i, p in enumerate(passages)])
+    frame_tokens = sum(costs[: len(frame)])
+    _check_fits(frame_tokens, answer_tokens, ready.context_tokens)
+    room = min(passage_tokens, ready.context_tokens - answer_tokens - frame_tokens)
+    kept = 0
+    tokens = 0
+    for cost in costs[len(frame) :]:
+        if tokens + cost + 1 > room:
+            break
+        tokens += cost + 1  # the line break between two passages
+        kept += 1
+    segments = _render(_with_passages(messages, passages[:kept]), ready)
+    cut = ()
+    if kept < len(passages):
+        cut = (f"passages {kept + 1} to {len(passages)}: over the budget of {room} tokens for passages",)
+    total = frame_tokens + tokens
+    report = PromptReport(kept={"messages": len(messages), "passages": kept, "tokens": total}, cut=cut)
+    return Prompt(segments, total, kept, report)
+
+
+def _with_passages(messages: Sequence[Message], passages: Sequence[Passage]) -> list[Message]:
+    own = [message.content for message in messages if message.role == "system"]
+    turns = [message for message in messages if message.role != "system"]
+    listing = "\n".join(_numbered(i, passage) for i, passage in enumerate(passages))
+    first = Message(role=turns[0].role, content=f"Passages:\n{listing}\n\nQuestion: {turns[0].content}")
+    return [Message(role="system", content="\n\n".join([INSTRUCTIONS, *own])), first, *turns[1:]]
+
+
+def _numbered(index: int, passage: Passage) -> str:
+    place = f" ({passage.heading})" if passage.heading else ""
+    return f"[{index + 1}]{place} {passage.text.strip()}"
+
+
+def _render(messages: Sequence[Message], ready: Ready) -> tuple[Segment, ...]:
+    turns = [(message.role, message.content) for message in messages]
+    return render_chat(ready.chat_template, turns, bos=ready.bos, eos=ready.eos)
+
+
+def _check_fits(tokens: int, answer_tokens: int, context_tokens: int) -> None:
+    if tokens + answer_tokens > context_tokens:
+        raise PromptTooLong(
+            f"The prompt has {tokens} tokens and the answer may have {answer_tokens}, "
+            f"but the context holds {context_tokens}.",
+            remedy="Shorten the prompt or ask for a shorter answer (max_tokens).",
+            param="messages",
+        )

@@ -1,0 +1,112 @@
+"""Owns `appliance ask` and `appliance search`.
+
+Must not know how questions are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from typing import get_args
+
+import click
+
+from appliance.answer.types import Delta, Finished, Message, Question, Report, Sources
+from appliance.cli import output
+from appliance.cli.root import Invocation
+from appliance.cli.target import Target, reach
+from appliance.retrieval.types import Mode, SearchRequest
+
+
+@click.command()
+@click.argument("question")
+@click.option("--collection", default="default", show_default=True, help="The collection to answer from.")
+@click.option("--top-k", type=click.IntRange(1, 20), help="Passages to answer from, at most.")
+@click.option("--max-tokens", type=click.IntRange(1), help="Length of the answer, at most.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_obj
+def ask(
+    invocation: Invocation,
+    question: str,
+    collection: str,
+    top_k: int | None,
+    max_tokens: int | None,
+    as_json: bool,
+) -> None:
+    """Answer QUESTION from the documents, with numbered citations."""
+    asked = Question(
+        messages=(Message("user", question),),
+        collection=collection,
+        request_id=uuid.uuid4().hex,
+        top_k=top_k,
+        max_tokens=max_tokens,
+    )
+
+    async def run() -> None:
+        async with reach(invocation.settings(), generates=True) as target:
+            text, result = await _stream(target, asked, show=not as_json)
+        if as_json:
+            output.as_json({"answer": text, "appliance": result})
+        else:
+            click.echo("\n")
+            output.report(result)
+
+    asyncio.run(run())
+
+
+async def _stream(target: Target, question: Question, *, show: bool) -> tuple[str, Report]:
+    pieces: list[str] = []
+    result: Report | None = None
+    async with contextlib.aclosing(target.ask(question)) as events:
+        async for event in events:
+            match event:
+                case Delta():
+                    pieces.append(event.text)
+                    if show:
+                        click.echo(event.text, nl=False)
+                case Finished():
+                    result = event.report
+                case Sources():
+                    pass  # listed below the answer, with the rest of the report
+    assert result is not None  # noqa: S101  # a stream ends with `Finished` or raises
+    return "".join(pieces), result
+
+
+@click.command()
+@click.argument("query")
+@click.option("--collection", default="default", show_default=True, help="The collection to search.")
+@click.option("--mode", type=click.Choice(get_args(Mode)), default="hybrid", show_default=True, help="How to search.")
+@click.option("--top-k", type=click.IntRange(1, 50), default=10, show_default=True, help="Results at most.")
+@click.option("--no-rerank", is_flag=True, help="Leave the cross-encoder out.")
+@click.option("--explain", is_flag=True, help="Show the score of every stage.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_obj
+def search(
+    invocation: Invocation,
+    query: str,
+    collection: str,
+    mode: Mode,
+    top_k: int,
+    no_rerank: bool,
+    explain: bool,
+    as_json: bool,
+) -> None:
+    """List the passages that answer QUERY best."""
+    request = SearchRequest(query=query, collection=collection, mode=mode, rerank=not no_rerank, top_k=top_k)
+
+    async def run() -> None:
+        async with reach(invocation.settings(), generates=False) as target:
+            found = await target.search(request)
+        if as_json:
+            output.as_json(found)
+            return
+        for number, passage in enumerate(found.passages, start=1):
+            output.passage(number, passage, explain=explain)
+        if not found.passages:
+            click.echo("Nothing found.")
+        for line in found.degraded:
+            click.echo(click.style(f"degraded: {line}", fg="yellow"))
+        click.echo(click.style(output.times(found.timings_ms), dim=True))
+
+    asyncio.run(run())

@@ -1,0 +1,47 @@
+"""Owns `appliance serve`.
+
+Must not know routes or how parts are built.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import click
+
+from appliance import __version__, config
+from appliance.cli.root import Invocation
+
+
+@click.command()
+@click.option("--host", help="Address to listen on (setting server.host).")
+@click.option("--port", help="Port to listen on (setting server.port).")
+@click.option("--print-config", is_flag=True, help="Print all settings as a TOML file and exit.")
+@click.pass_obj
+def serve(invocation: Invocation, host: str | None, port: str | None, print_config: bool) -> None:
+    """Run the service until it is told to stop (Ctrl-C or SIGTERM)."""
+    settings = invocation.settings(server__host=host, server__port=port)
+    if print_config:
+        click.echo(config.to_toml(settings), nl=False)
+        return
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    asyncio.run(_serve(settings))
+
+
+async def _serve(settings: config.Settings) -> None:
+    from appliance.http.app import create_app
+    from appliance.http.server import Server
+    from appliance.service import Appliance
+    from appliance.telemetry import setup_tracing
+
+    setup_tracing(__version__)
+    appliance = Appliance(settings)
+    # Bind first: a port in use is told at once, before a model is loaded.
+    with Server.bind(settings) as server:
+        await asyncio.to_thread(appliance.open)
+        try:
+            await appliance.start_engine(wait=False)
+            await server.run(create_app(appliance))
+        finally:
+            await appliance.close()

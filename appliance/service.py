@@ -1,0 +1,194 @@
+"""Owns the composition root: builds every part once, starts and stops them, and offers what clients may do.
+
+Must not be imported by any part; `cli/` alone starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+from appliance.answer.pipeline import Answerer
+from appliance.answer.types import Event, Question
+from appliance.config import Settings
+from appliance.documents.ingest import Ingester, Outcome
+from appliance.engine.client import EngineClient, EngineConfig
+from appliance.errors import NotFound, NothingIngested
+from appliance.http.ports import ComponentState, ModelInfo
+from appliance.inference.embedder import OnnxEmbedder
+from appliance.inference.reranker import OnnxReranker
+from appliance.packs import PackStore, ResolvedPack, load_manifest
+from appliance.retrieval.search import Recall
+from appliance.retrieval.types import SearchRequest, SearchResult
+from appliance.store.db import Store
+from appliance.store.lock import DataDirLock
+from appliance.store.records import Collection, Document
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEFAULT_COLLECTION = "default"
+
+
+class Appliance:
+    """All parts over one data directory, which it alone may write while it is open."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._closing = contextlib.ExitStack()
+        self._ingesting = asyncio.Lock()  # one document at a time: SQLite has one writer, the CPU few cores
+        self._engine: EngineClient | None = None
+        self._answerer: Answerer | None = None
+
+    def open(self) -> None:
+        """Take the data directory, verify the models, open the store and its indexes. Blocking.
+
+        Raises:
+            DataDirBusy: another process has the data directory.
+            ModelMissing, ModelCorrupt: a file of the pack is not the one that the manifest names.
+            StoreDamaged: the store cannot be used.
+        """
+        with contextlib.ExitStack() as closing:
+            data = self.settings.data_path
+            closing.enter_context(DataDirLock(data))
+            self._pack = self._resolve_pack()
+            self._store = closing.enter_context(contextlib.closing(Store.open(data / "store.sqlite3")))
+            models = self.settings.models
+            self._embedder = OnnxEmbedder(self._pack.embedder, models)
+            reranker = OnnxReranker(self._pack.reranker, models) if self._pack.reranker else None
+            mix = self._pack.reranker.mix if self._pack.reranker else None
+            self._recall = Recall(
+                self._store, data / "index", self._embedder, reranker, self.settings.recall, mix
+            )
+            self._recall.open()
+            closing.callback(self._recall.close)
+            self._ingester = Ingester(
+                self._store, self._embedder, self.settings.documents, self._recall.apply
+            )
+            closing.callback(self._ingester.close)
+            self._closing = closing.pop_all()
+
+    def _resolve_pack(self) -> ResolvedPack:
+        packs = PackStore(self.settings.models_path, load_manifest())
+        return packs.resolve(self.settings.models.pack or packs.active())
+
+    async def start_engine(self, *, wait: bool = True) -> None:
+        """Start the generation engine; `wait` False: it becomes ready in the background, watched.
+
+        Raises:
+            Unavailable, ModelCorrupt: it did not become ready (with `wait`).
+        """
+        spec = self._pack.generator
+        self._engine = EngineClient(
+            EngineConfig(
+                model_path=str(spec.path),
+                model_name=spec.name,
+                model_context_tokens=spec.context_tokens,
+                chat_template=spec.chat_template,
+                device=self.settings.models.device,
+                settings=self.settings.engine,
+            )
+        )
+        self._answerer = Answerer(self._recall, self._engine, spec.languages, self.settings.answer)
+        await self._engine.start(wait=wait)
+
+    async def close(self) -> None:
+        """Stop the engine, close the indexes and the store, release the data directory."""
+        if self._engine is not None:
+            await self._engine.stop(grace_s=2.0)
+        await asyncio.to_thread(self._closing.close)
+
+    # What clients may do. Blocking parts run in threads; their libraries release the interpreter lock.
+
+    async def ask(self, question: Question) -> AsyncGenerator[Event]:
+        """Answer a question; see `Answerer.ask`."""
+        assert self._answerer is not None, "start_engine() comes first"  # noqa: S101
+        if question.collection is not None:
+            await asyncio.to_thread(self._require_documents, question.collection)
+        async with contextlib.aclosing(self._answerer.ask(question)) as events:
+            async for event in events:
+                yield event
+
+    async def search(self, request: SearchRequest) -> SearchResult:
+        """Passages, best first. Raises `NotFound` for a missing collection."""
+        await asyncio.to_thread(self._require_documents, request.collection)
+        return await asyncio.to_thread(self._recall.search, request)
+
+    def _require_documents(self, collection: str) -> None:
+        remedy = f"Put documents in: appliance ingest PATH --collection {collection}"
+        if collection == DEFAULT_COLLECTION:
+            remedy = "Put documents in: appliance ingest PATH"
+        try:
+            found = self._store.collection(collection)
+        except NotFound:
+            if collection != DEFAULT_COLLECTION or self._store.collections():
+                raise
+            raise NothingIngested("There are no documents yet.", remedy=remedy) from None
+        if found.documents == 0:
+            raise NothingIngested(f"There are no documents in collection {collection!r}.", remedy=remedy)
+
+    async def ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
+        """Add or replace one document; on disk and searchable when it returns."""
+        async with self._ingesting:
+            return await asyncio.to_thread(self._ingester.ingest_bytes, collection, source, name, data)
+
+    async def collections(self) -> Sequence[Collection]:
+        """All collections, by name."""
+        return await asyncio.to_thread(self._store.collections)
+
+    async def documents(self, collection: str | None) -> Sequence[Document]:
+        """The documents of one collection or of all."""
+        return await asyncio.to_thread(self._store.documents, collection)
+
+    async def delete_document(self, document_id: int) -> None:
+        """Delete a document; gone from the store and every index when it returns."""
+        async with self._ingesting:
+            await asyncio.to_thread(lambda: self._recall.apply(self._store.delete([document_id])))
+
+    async def delete_collection(self, name: str) -> None:
+        """Delete a collection with its documents."""
+        async with self._ingesting:
+            await asyncio.to_thread(lambda: self._recall.apply(self._store.delete_collection(name)))
+
+    def health(self) -> dict[str, ComponentState]:
+        """The state of each part."""
+        ready = ComponentState(state="ready", detail="")
+        return {"store": ready, "recall": ready, "engine": self._engine_health()}
+
+    def _engine_health(self) -> ComponentState:
+        if self._engine is None:
+            return ComponentState(state="loading", detail="not started")
+        state = self._engine.state
+        if state == "ready":
+            return ComponentState(state="ready", detail=f"restarts: {self._engine.restarts}")
+        if state in ("starting", "restarting"):
+            return ComponentState(state="loading", detail=state)
+        return ComponentState(state="failed", detail=state)
+
+    def models(self) -> list[ModelInfo]:
+        """The models of the pack in use, the generator first."""
+        pack = self._pack
+        generator, embedder, reranker = pack.generator, pack.embedder, pack.reranker
+        found = [
+            ModelInfo(
+                id=generator.name,
+                role="generator",
+                languages=generator.languages,
+                context_tokens=generator.context_tokens,
+            ),
+            ModelInfo(
+                id=embedder.name, role="embedder", languages=embedder.languages, context_tokens=embedder.max_tokens
+            ),
+        ]
+        if reranker is not None:
+            found.append(
+                ModelInfo(
+                    id=reranker.name,
+                    role="reranker",
+                    languages=reranker.languages,
+                    context_tokens=reranker.max_tokens,
+                )
+            )
+        return found

@@ -1,0 +1,72 @@
+"""Language routing, sentences and excerpts."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.answer import excerpts, sentences
+from appliance.answer.language import is_chinese, script_of, speaks
+from appliance.retrieval.types import Passage, Scores
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [("What torque?", "LATIN"), ("拧紧扭矩是多少？", "CJK"), ("HX-200的拧紧扭矩", "CJK"), ("Момент?", "CYRILLIC")]
+    + [("12 / 7?", ""), ("ポンプの油", "CJK"), ("ＡＢＣ泵轴承温度", "CJK")],
+)
+def test_script(text: str, script: str) -> None:
+    assert script_of(text) == script
+
+
+def test_a_generator_is_asked_only_in_its_scripts() -> None:
+    assert speaks(["en"], "What torque?")
+    assert not speaks(["en"], "扭矩是多少？")
+    assert speaks(["en", "zh"], "扭矩是多少？")
+    assert speaks(["en"], "45?")
+    assert is_chinese("扭矩 45 Nm")
+
+
+def test_sentences_end_where_people_end_them() -> None:
+    text = "Use 3.5 bar. Then stop!\nNext line\n停机。冷却；再开机"
+    assert sentences.split(text) == ["Use 3.5 bar.", "Then stop!", "Next line", "停机。", "冷却；", "再开机"]
+
+
+def test_terms_meet_over_forms_and_keep_part_numbers() -> None:
+    assert sentences.terms("The bolts are tightened") == sentences.terms("tighten a bolt")
+    assert "hx-200/77-1203" in sentences.terms("Order HX-200/77-1203.")
+    assert sentences.terms("更换滤芯") == {"更换", "换滤", "滤芯"}
+
+
+def passage(text: str, number: int = 1) -> Passage:
+    return Passage(number, 1, "m.pdf", "M", text, "H", 3, 3, 0.9, Scores())
+
+
+def test_the_best_sentence_comes_first_with_its_source() -> None:
+    found = [
+        passage("Stop the pump. The casing bolts are tightened to 45 Nm. Check for leaks."),
+        passage("Oil is changed every 500 hours.", 2),
+    ]
+    text = excerpts.compose("What torque for the casing bolts?", found, found=True)
+    assert "“The casing bolts are tightened to 45 Nm. Check for leaks.” [1]" in text
+    assert "“Oil is changed every 500 hours.” [2]" in text
+
+
+@pytest.mark.parametrize(
+    ("question", "found", "said"),
+    [
+        ("How much?", True, "most relevant passages"),
+        ("How much?", False, "do not seem to answer"),
+        ("多少？", True, "最相关的原文"),
+        ("多少？", False, "没有找到这个问题的答案"),
+    ],
+)
+def test_the_frame_says_whether_it_was_found_in_the_questions_language(question: str, found: bool, said: str) -> None:
+    assert said in excerpts.compose(question, [passage("Text.")], found=found)
+
+
+def test_nothing_at_all() -> None:
+    assert "Nothing about this" in excerpts.compose("x?", [], found=False)
+
+
+def test_a_quote_without_sentence_end_is_bounded() -> None:
+    assert len(excerpts.best_quote("x", "字" * 50_000)) <= 2 * excerpts.MAX_CHARACTERS + 1
