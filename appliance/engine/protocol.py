@@ -1,7 +1,13 @@
 """Owns the messages between the API process and the engine process, and their framing.
 
-Must not know what either side does with them. A frame is a 4-byte big-endian length and a msgpack body; the
-first message from the engine is `Ready`, which names the protocol version.
+Must not know what either side does with them. A frame is a 4-byte big-endian length and a msgpack body;
+the first message from the engine is `Ready`, which names the protocol version, or `Failed` with id 0,
+which says why the engine cannot start. A request is answered by `Started`, any number of `Token`, and one `Done`;
+or by one `Failed` at any point. Codes of `Failed`: `context_length_exceeded`, `invalid_request`, `overloaded`,
+`deadline_exceeded`, `engine_error`; at start also `model_corrupt` and `bad_setting`.
+
+A deadline that passes before the first token is `Failed(code="deadline_exceeded")`; one that passes later
+ends the text where it is, with `Done(finish_reason="length", deadline_hit=True)`.
 """
 
 from __future__ import annotations
@@ -11,12 +17,25 @@ from typing import Literal
 
 import msgspec
 
+from appliance.config import EngineSettings
+
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 64 << 20
 _LENGTH = struct.Struct(">I")
 
 Priority = Literal["interactive", "normal", "batch"]
 FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class EngineConfig(msgspec.Struct, frozen=True):
+    """What an engine process is started with: a verified GGUF file, and how to run it."""
+
+    model_path: str
+    model_name: str  # what the model is called in messages
+    model_context_tokens: int = 0  # 0: what the file says it was trained for
+    chat_template: str | None = None  # None: the one in the file
+    device: str = "auto"  # "auto", "cpu" or "gpu"
+    settings: EngineSettings = EngineSettings()
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -82,6 +101,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     eos: str
     build: str
     load_ms: float
+    device: str = "cpu"
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
@@ -94,7 +114,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
-    """Request `id` has left the queue; its prompt has `prompt_tokens`, of which `cached_tokens` are reused."""
+    """Request `id` has left the queue; of its `prompt_tokens`, `cached_tokens` are reused."""
 
     id: int
     prompt_tokens: int
@@ -111,7 +131,10 @@ class Token(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """Request `id` ended. All text was sent before in `Token` messages."""
+    """Request `id` ended. All text was sent before in `Token` messages.
+
+    `generated_tokens` are the tokens of the answer; the end-of-text token is not counted.
+    """
 
     id: int
     finish_reason: FinishReason
@@ -121,6 +144,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     queue_ms: float
     prefill_ms: float
     decode_ms: float
+    deadline_hit: bool = False
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -1,0 +1,220 @@
+"""Owns every call to llama.cpp that is not sampling: one model, one context, its KV cells.
+
+Must not know requests, policy or messages. Not thread-safe: one thread, one context.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from appliance.engine.batch import Batch
+from appliance.engine.protocol import EngineConfig, Segment
+from appliance.engine.scheduler import MIN_PREFILL_TOKENS
+from appliance.errors import BadSetting, ModelCorrupt, Unavailable
+
+NO_KV_SLOT = 1  # a return code of `Llama.decode`; below 0: the batch is lost
+
+_log = logging.getLogger(__name__)
+_GGML_LEVELS = {3: logging.WARNING, 4: logging.ERROR}  # lower ones tell every tensor that is loaded
+
+
+class Llama:
+    """A loaded GGUF model with one context whose KV cells all sequences share.
+
+    Raises:
+        BadSetting: the device is unknown, or a GPU is demanded and this build has none.
+        ModelCorrupt: llama.cpp can't read the file.
+        Unavailable: there is no memory for the context.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        import llama_cpp
+
+        settings = config.settings
+        self._api: Any = llama_cpp
+        self._log_callback = _route_logs(llama_cpp)
+        llama_cpp.llama_backend_init()
+        if config.device not in ("auto", "cpu", "gpu"):
+            raise BadSetting(f"models.device must be auto, cpu or gpu, not {config.device!r}.")
+        gpu = config.device != "cpu" and llama_cpp.llama_supports_gpu_offload()
+        if config.device == "gpu" and not gpu:
+            raise BadSetting(
+                "models.device is gpu, but this build of llama.cpp has no GPU support.",
+                remedy="Install the gpu extra, or set models.device to auto.",
+            )
+        self.device = "gpu" if gpu else "cpu"
+        model_params = llama_cpp.llama_model_default_params()
+        model_params.n_gpu_layers = -1 if gpu else 0
+        self._model: Any = llama_cpp.llama_model_load_from_file(os.fsencode(config.model_path), model_params)
+        if not self._model:
+            raise ModelCorrupt(
+                f"llama.cpp can't load the model {config.model_path}.",
+                remedy="Check it with `appliance models verify`.",
+            )
+        self._vocab: Any = llama_cpp.llama_model_get_vocab(self._model)
+        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
+        trained = config.model_context_tokens or llama_cpp.llama_model_n_ctx_train(self._model)
+        self.max_sequences = settings.max_sequences
+        params = self._context_params(config, gpu=gpu)
+        self._ctx: Any = llama_cpp.llama_init_from_model(self._model, params)
+        if not self._ctx:
+            llama_cpp.llama_model_free(self._model)
+            raise Unavailable(
+                f"llama.cpp can't make a context of {settings.kv_tokens} tokens.",
+                remedy="Lower engine.kv_tokens, or free memory.",
+            )
+        self._memory: Any = llama_cpp.llama_get_memory(self._ctx)
+        self.kv_tokens: int = llama_cpp.llama_n_ctx(self._ctx)
+        self.context_tokens = min(settings.context_tokens or trained, trained, self.kv_tokens)
+        self.batch = Batch(llama_cpp.llama_n_batch(self._ctx))
+        self._pieces: dict[int, bytes] = {}
+        self._eog: dict[int, bool] = {}
+        self._warm_up()
+
+    def _context_params(self, config: EngineConfig, *, gpu: bool) -> Any:
+        settings = config.settings
+        params = self._api.llama_context_default_params()
+        params.n_ctx = settings.kv_tokens
+        params.n_seq_max = settings.max_sequences
+        params.kv_unified = True
+        params.swa_full = True  # a sliding-window cache could not be cut back or shared
+        params.n_batch = max(settings.batch_tokens, settings.max_sequences + MIN_PREFILL_TOKENS)
+        params.n_ubatch = min(params.n_batch, 512)
+        threads = settings.threads or len(os.sched_getaffinity(0))
+        params.n_threads = params.n_threads_batch = threads
+        params.offload_kqv = params.op_offload = gpu
+        params.no_perf = True
+        return params
+
+    @property
+    def build(self) -> str:
+        """What computes: versions and CPU features; KV states of one build may not fit another."""
+        version = self._api.llama_version().decode()
+        system = self._api.llama_print_system_info().decode().strip()
+        return f"llama-cpp-python {self._api.__version__}, libllama {version}, {system}"
+
+    @property
+    def chat_template(self) -> str:
+        """The Jinja template in the file, "" if there is none."""
+        raw = self._api.llama_model_chat_template(self._model, None)
+        return raw.decode("utf-8", "replace") if raw else ""
+
+    @property
+    def bos(self) -> str:
+        """Text of the token that begins a text, "" if there is none."""
+        return self._token_text(self._api.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos(self) -> str:
+        """Text of the token that ends a text, "" if there is none."""
+        return self._token_text(self._api.llama_vocab_eos(self._vocab))
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Token ids of `text` alone, nothing added. Control tokens are seen in it only if `special`."""
+        data = text.encode("utf-8", "replace")
+        room = len(data) + 2
+        while True:
+            ids = (ctypes.c_int32 * room)()
+            count = self._api.llama_tokenize(self._vocab, data, len(data), ids, room, False, special)
+            if count >= 0:
+                return ids[:count]
+            room = -count
+
+    def tokenize_prompt(self, prompt: Iterable[Segment]) -> list[int]:
+        """Token ids of a whole prompt; begins with exactly one BOS where the model wants one."""
+        ids: list[int] = []
+        for segment in prompt:
+            ids += self.tokenize(segment.text, special=segment.template)
+        bos = self._api.llama_vocab_bos(self._vocab)
+        if self._api.llama_vocab_get_add_bos(self._vocab) and bos >= 0 and ids[:1] != [bos]:
+            ids.insert(0, bos)
+        return ids
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token; control tokens have none."""
+        known = self._pieces.get(token)
+        if known is None:
+            known = self._pieces[token] = self._render(token, special=False)
+        return known
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends the text (end of text, of turn, of message)."""
+        known = self._eog.get(token)
+        if known is None:
+            known = self._eog[token] = bool(self._api.llama_vocab_is_eog(self._vocab, token))
+        return known
+
+    def decode(self) -> int:
+        """Compute `self.batch`. Returns llama.cpp's code: 0 good, `NO_KV_SLOT`, below 0 lost."""
+        code: int = self._api.llama_decode(self._ctx, self.batch.raw)
+        return code
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        """Logits of the last decode, `(outputs, vocabulary)`, in order of `batch.outputs`; until the next."""
+        pointer = self._api.llama_get_logits(self._ctx)
+        return np.ctypeslib.as_array(pointer, (len(self.batch.outputs), self.n_vocab))
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Free the cells of a sequence from position `length` on."""
+        self._api.llama_memory_seq_rm(self._memory, sequence, length, -1)
+
+    def used(self, sequence: int) -> int:
+        """Cells that a sequence holds, as llama.cpp itself counts them."""
+        last: int = self._api.llama_memory_seq_pos_max(self._memory, sequence)
+        return last + 1
+
+    @property
+    def context(self) -> Any:
+        """llama.cpp's own context, for samplers."""
+        return self._ctx
+
+    @property
+    def vocab(self) -> Any:
+        """llama.cpp's own vocabulary, for samplers."""
+        return self._vocab
+
+    def close(self) -> None:
+        """Free everything; the object can't be used afterwards."""
+        self.batch.close()
+        self._api.llama_free(self._ctx)
+        self._api.llama_model_free(self._model)
+
+    def _token_text(self, token: int) -> str:
+        return self._render(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    def _render(self, token: int, *, special: bool) -> bytes:
+        room = 64
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            size = self._api.llama_token_to_piece(self._vocab, token, buffer, room, 0, special)
+            if size >= 0:
+                return buffer.raw[:size]
+            room = -size
+
+    def _warm_up(self) -> None:
+        """One token through the whole model: pages are read, buffers allocated; nothing of it stays."""
+        self.batch.clear()
+        self.batch.add([max(self._api.llama_vocab_bos(self._vocab), 0)], 0, 0, want_logits=True)
+        if self.decode() != 0:
+            raise Unavailable("The model was loaded, but it can't compute.", remedy="See the engine's log.")
+        self._api.llama_memory_clear(self._memory, True)
+
+
+def _route_logs(api: Any) -> Any:
+    """Send llama.cpp's messages to our log. The returned callback must be kept alive."""
+
+    def receive(level: int, text: bytes, _data: object) -> None:
+        # Not a fault here: the cells are shared by many sequences, each within what the model was trained for.
+        if level in _GGML_LEVELS and b"training context overflow" not in text:
+            _log.log(_GGML_LEVELS[level], "llama.cpp: %s", text.decode("utf-8", "replace").rstrip())
+
+    callback = api.llama_log_callback(receive)
+    api.llama_log_set(callback, ctypes.c_void_p(0))
+    return callback
