@@ -56,7 +56,7 @@ class RerankerSpec(msgspec.Struct, frozen=True):
     """An ONNX cross-encoder over (question, passage) pairs with its `tokenizer.json`.
 
     Tokenize with `encode(question, passage)` and no prefix: the tokenizer's pair template adds what the model wants;
-    truncate with `only_second`. Graph inputs, int64 `(batch, tokens)`: `input_ids`, `attention_mask`, and
+    truncate with `only_second`, the question cut before to `max_query_tokens`. Graph inputs, int64 `(batch, tokens)`: `input_ids`, `attention_mask`, and
     `token_type_ids` (the encoding's `type_ids`) if the session lists it. Output `logits`, float32 `(batch, 1)`.
     """
 
@@ -65,9 +65,10 @@ class RerankerSpec(msgspec.Struct, frozen=True):
     name: str
     sha256: str
     languages: tuple[str, ...]
-    max_tokens: int
+    max_tokens: int  # of a pair, special tokens and prefixes included
+    max_query_tokens: int  # of the question's part, special tokens and prefix included
     pad_id: int
-    calibration: tuple[float, float]  # score = sigmoid(a * logit + b), in [0, 1]
+    calibration: tuple[float, float]  # (a, b): probability = sigmoid(a * logit + b)
     mix: dict[str, object]  # how to mix with the first stage's scores; from the model's own config.json
 
 

@@ -1,0 +1,106 @@
+"""Owns the careful handling of model files: hashing, writing beside and renaming, one writer at a time.
+
+Must not know packs or sources.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from appliance.errors import ApplianceError, DiskFull
+
+READ_BYTES = 1 << 20
+PART = ".part"  # suffix of a file that is being written
+
+
+class ModelsDirUnusable(ApplianceError):
+    """The models folder cannot be read or written."""
+
+    code = "models_dir_unusable"
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's whole content, in hex; reads 1 MiB at a time and releases the GIL while hashing."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def copy_stream(source: IO[bytes], target: IO[bytes]) -> None:
+    """Copy all of `source`, 1 MiB at a time."""
+    while block := source.read(READ_BYTES):
+        target.write(block)
+
+
+@contextlib.contextmanager
+def written_beside(path: Path) -> Iterator[IO[bytes]]:
+    """Write `path` whole or not at all: `<path>.part`, fsync, rename, fsync of the folder.
+
+    Raises:
+        DiskFull: there is no room; the part is removed.
+    """
+    part = path.with_name(path.name + PART)
+    with told_plainly(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+            sync_folder(path.parent)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def told_plainly(path: Path) -> Iterator[None]:
+    """Turn an OSError about `path` into an error that can be told to a user."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(
+                f"There is no room on the disk for {path}.",
+                remedy="Free some space and run the same command again.",
+            ) from error
+        raise ModelsDirUnusable(
+            f"{path} cannot be written: {error.strerror or error}.",
+            remedy="Choose another folder with APPLIANCE_MODELS_DIR.",
+        ) from error
+
+
+@contextlib.contextmanager
+def one_writer(models_dir: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the folder's lock; another process that pulls is waited for, after `waiting` was called once."""
+    with told_plainly(models_dir):
+        models_dir.mkdir(parents=True, exist_ok=True)
+        handle = os.open(models_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,27 @@
+"""Owns what all tests share: the pocket model pack, prepared once.
+
+Must not know any test.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from appliance.packs import PackStore, ResolvedPack, load_manifest
+
+
+def shared_models_dir() -> Path:
+    """Where tests keep models between runs: `APPLIANCE_MODELS_DIR`, else a cache in the home folder."""
+    named = os.environ.get("APPLIANCE_MODELS_DIR")
+    return Path(named) if named else Path("~/.cache/appliance/models").expanduser()
+
+
+@pytest.fixture(scope="session")
+def pocket() -> ResolvedPack:
+    """The pocket pack, every file verified; pulled at the first use (the store lets one process pull at a time)."""
+    store = PackStore(shared_models_dir(), load_manifest())
+    store.pull("pocket", print)
+    return store.resolve("pocket")
