@@ -88,14 +88,18 @@ class _Text(platypus.Paragraph):  # type: ignore[misc, unused-ignore]
         canvas.restoreState()
 
 
+_CONTENTS_HEIGHTS = {1: 13.2, 2: 9.7}
+
+
 class _ContentsLine(platypus.Flowable):  # type: ignore[misc, unused-ignore]
-    def __init__(self, level: int, text: str, page: int, face: Typeface) -> None:
+    def __init__(self, level: int, text: str, page: int, face: Typeface, stretch: float) -> None:
         super().__init__()
         self.level, self.text, self.page, self.face = level, text, page, face
+        self.line_height = stretch * _CONTENTS_HEIGHTS[level]
 
     def wrap(self, width: float, height: float) -> tuple[float, float]:
         self.width = width
-        return width, 13.2 if self.level == 1 else 9.7
+        return width, self.line_height
 
     def draw(self) -> None:
         canvas, face = self.canv, self.face
@@ -247,6 +251,13 @@ def _inline(text: str) -> str:
     return "".join(f"<b>{part}</b>" if number % 2 else part for number, part in enumerate(parts))
 
 
+def _contents(headings: list[tuple[int, str, int]], face: Typeface) -> list[Any]:
+    """Lines that fill one page, or less where they would stand too far apart."""
+    needed = sum(_CONTENTS_HEIGHTS[level] for level, _, _ in headings)
+    stretch = min(1.3, (HEIGHT - 60 * mm) / max(needed, 1))
+    return [_ContentsLine(level, text, page, face, stretch) for level, text, page in headings]
+
+
 def _title_story(head: markup.Head, styles: dict[str, ParagraphStyle], face: Typeface) -> list[Any]:
     facts = zip(head.labels, (head.number, f"{head.revision}, {head.date}", head.serials), strict=True)
     table = platypus.Table(
@@ -309,7 +320,7 @@ def build(head: markup.Head, blocks: list[markup.Block], face: Typeface) -> byte
         story = _title_story(head, styles, face)
         story += [platypus.NextPageTemplate("page"), platypus.PageBreak()]
         story.append(_Text(head.contents, styles["h1"], face.thicken))
-        story += [_ContentsLine(level, text, page, face) for level, text, page in headings]
+        story += _contents(headings, face)
         story += _body_story(blocks, styles, face)
         manual.build(story)
         if (manual.headings, manual.page) == (headings, total):
