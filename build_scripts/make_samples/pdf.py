@@ -39,7 +39,10 @@ BOXES = {
 
 @dataclass(frozen=True)
 class Typeface:
-    """A regular and a bold font; `thicken` draws bold by stroking, for a face that has no bold cut."""
+    """A regular and a bold font; `thicken` draws headings bold by stroking, for a face that has no bold cut.
+
+    Small text stays thin then: a screen draws no stroke finer than a pixel, which blots small characters.
+    """
 
     regular: str
     bold: str
@@ -63,12 +66,6 @@ def cjk(font: Path) -> Typeface:
     return Typeface("cjk", "cjk", True, 10.2, 16.6)
 
 
-def _thicken(canvas: Any, color: Any, size: float) -> None:
-    canvas.setStrokeColor(color)
-    canvas.setLineWidth(size * 0.035)
-    canvas._code.append("2 Tr")  # fill and stroke, until the graphics state is restored
-
-
 class _Text(platypus.Paragraph):  # type: ignore[misc, unused-ignore]
     """A paragraph that can be thickened, and that carries what the outline needs of a heading."""
 
@@ -83,7 +80,9 @@ class _Text(platypus.Paragraph):  # type: ignore[misc, unused-ignore]
             return
         canvas = self.canv
         canvas.saveState()
-        _thicken(canvas, self.style.textColor, self.style.fontSize)
+        canvas.setStrokeColor(self.style.textColor)
+        canvas.setLineWidth(self.style.fontSize * 0.03)
+        canvas._code.append("2 Tr")  # fill and stroke, until the graphics state is restored
         super().draw()
         canvas.restoreState()
 
@@ -108,13 +107,9 @@ class _ContentsLine(platypus.Flowable):  # type: ignore[misc, unused-ignore]
         left = 0 if self.level == 1 else 6 * mm
         canvas.setFont(font, size)
         canvas.setFillColor(ACCENT if self.level == 1 else INK)
-        if face.thicken and self.level == 1:
-            _thicken(canvas, ACCENT, size)
         # The trailing space keeps title and page number apart for readers that go by the text alone.
         canvas.drawString(left, 2, self.text + " ")
         canvas.drawRightString(self.width, 2, str(self.page))
-        canvas._code.append("0 Tr")
-        canvas.setLineWidth(1)
         start = left + pdfmetrics.stringWidth(self.text, font, size) + 5
         canvas.setStrokeColor(RULE)
         canvas.setDash(0.6, 2.4)
@@ -188,15 +183,14 @@ def _styles(face: Typeface) -> dict[str, ParagraphStyle]:
         return ParagraphStyle(name, fontSize=size, leading=leading, **values)
 
     size, leading, bold = face.size, face.leading, face.bold
-    caption: dict[str, Any] = {"fontName": bold, "keepWithNext": 1}
-    heading = caption | {"textColor": ACCENT}
+    lead: dict[str, Any] = {"fontName": bold, "textColor": ACCENT, "keepWithNext": 1}
     cell_leading = leading - 2.2 if face.thicken else leading - 1.9
     return {
-        "h1": style("h1", 19, 25, **heading, spaceAfter=8),
-        "h2": style("h2", 13, 18, **heading, spaceBefore=8, spaceAfter=4),
+        "h1": style("h1", 19, 25, **lead, spaceAfter=8),
+        "h2": style("h2", 13, 18, **lead, spaceBefore=8, spaceAfter=4),
         "body": style("body", size, leading, spaceAfter=5.5),
         "item": style("item", size, leading, leftIndent=7 * mm, bulletIndent=1.5 * mm, spaceAfter=3),
-        "caption": style("caption", size - 0.6, leading, **caption, spaceBefore=4, spaceAfter=3),
+        "caption": style("caption", size - 0.6, leading, **lead, spaceBefore=4, spaceAfter=3),
         "cell": style("cell", size - 0.9, cell_leading),
         "headcell": style("headcell", size - 0.9, cell_leading, fontName=bold, textColor=white),
         "product": style("product", 34, 42, fontName=bold, textColor=white, spaceAfter=6),
@@ -210,7 +204,7 @@ def _box(block: markup.Admonition, styles: dict[str, ParagraphStyle], face: Type
     bar, ground = BOXES[block.kind]
     label = ParagraphStyle("label", styles["body"], fontName=face.bold, textColor=bar, spaceAfter=0)
     body = ParagraphStyle("box", styles["body"], spaceAfter=0)
-    cell = [_Text(block.label, label, face.thicken), _Text(_inline(block.text), body)]
+    cell = [_Text(block.label, label), _Text(_inline(block.text), body)]
     return platypus.Table(
         [[cell]],
         colWidths=[TEXT_WIDTH],
@@ -227,7 +221,7 @@ def _box(block: markup.Admonition, styles: dict[str, ParagraphStyle], face: Type
 
 
 def _table(block: markup.Table, styles: dict[str, ParagraphStyle], face: Typeface) -> platypus.Table:
-    rows = [[_Text(_inline(cell), styles["headcell"], face.thicken) for cell in block.rows[0]]]
+    rows = [[_Text(_inline(cell), styles["headcell"]) for cell in block.rows[0]]]
     rows += [[_Text(_inline(cell), styles["cell"]) for cell in row] for row in block.rows[1:]]
     return platypus.Table(
         rows,
@@ -261,7 +255,7 @@ def _contents(headings: list[tuple[int, str, int]], face: Typeface) -> list[Any]
 def _title_story(head: markup.Head, styles: dict[str, ParagraphStyle], face: Typeface) -> list[Any]:
     facts = zip(head.labels, (head.number, f"{head.revision}, {head.date}", head.serials), strict=True)
     table = platypus.Table(
-        [[_Text(name, styles["cell"], face.thicken), _Text(value, styles["cell"])] for name, value in facts],
+        [[_Text(name, styles["cell"]), _Text(value, styles["cell"])] for name, value in facts],
         colWidths=[38 * mm, TEXT_WIDTH - 38 * mm],
         style=[("LINEBELOW", (0, 0), (-1, -1), 0.5, RULE), ("LEFTPADDING", (0, 0), (0, -1), 0)],
     )
@@ -299,7 +293,7 @@ def _body_story(blocks: list[markup.Block], styles: dict[str, ParagraphStyle], f
             case markup.Admonition():
                 story.append(_box(block, styles, face))
             case markup.Table(caption):
-                story.append(_Text(caption, styles["caption"], face.thicken))
+                story.append(_Text(caption, styles["caption"]))
                 story.append(_table(block, styles, face))
             case markup.PageBreak():
                 story.append(platypus.PageBreak())
