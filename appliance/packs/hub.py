@@ -20,7 +20,8 @@ def download_from_hub(source: HubSource, folder: Path, locked: LockedFile | None
     Args:
         source: repository, file and revision.
         folder: kept between calls until the file is in its place.
-        locked: what an earlier pull recorded: its commit is taken again, so that a branch that moved changes nothing.
+        locked: what an earlier pull recorded: its commit is taken again, so that a branch that moved
+            changes nothing.
 
     Returns:
         The file in `folder`, and its SHA-256, size and commit as the hub states them and as they were found.

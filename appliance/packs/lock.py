@@ -1,4 +1,4 @@
-"""Owns the lock of a pack: sums and commits of files whose sum the manifest does not carry, recorded at the first pull.
+"""Owns the lock of a pack: sums, recorded at the first pull, of the files whose sum the manifest lacks.
 
 Must not know how files are fetched.
 """

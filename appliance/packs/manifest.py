@@ -1,4 +1,4 @@
-"""Owns the manifest's shape: which packs are declared, and for each model its files, sources, sums and rules of use.
+"""Owns the manifest's shape: the packs, and for each model its files, sources, sums and rules of use.
 
 Must not know what is on the disk, nor how a file is fetched.
 """

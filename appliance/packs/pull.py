@@ -5,12 +5,13 @@ Must not know packs as a whole, nor what is already right.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from appliance.errors import ModelCorrupt
-from appliance.packs.files import copy_stream, sha256_of, told_plainly, written_beside
+from appliance.packs.files import copy_stream, sha256_of, sync_folder, told_plainly, written_beside
 from appliance.packs.hub import download_from_hub
 from appliance.packs.lock import LockedFile
 from appliance.packs.manifest import BuildSource, FileEntry, HubSource, RegistrySource
@@ -105,7 +106,10 @@ class Puller:
                 remedy="Run the same command again; if it repeats, install the program again.",
             )
         with told_plainly(target):
+            with new.open("rb") as file:
+                os.fsync(file.fileno())
             new.replace(target)
+            sync_folder(target.parent)
 
 
 def copy_checked(source: Path, target: Path, sha256: str) -> bool:

