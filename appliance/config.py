@@ -161,9 +161,7 @@ def load(
         raise BadSetting(f"The settings are not valid: {error}.") from error
     data_dir = Path(settings.data_dir).expanduser() if settings.data_dir else _default_data_dir(environ)
     models_dir = Path(settings.models_dir).expanduser() if settings.models_dir else data_dir / "models"
-    return msgspec.structs.replace(
-        settings, data_dir=str(data_dir.absolute()), models_dir=str(models_dir.absolute())
-    )
+    return msgspec.structs.replace(settings, data_dir=str(data_dir.absolute()), models_dir=str(models_dir.absolute()))
 
 
 def to_toml(settings: Settings) -> str:

@@ -59,14 +59,10 @@ class Appliance:
             self._embedder = OnnxEmbedder(self._pack.embedder, models)
             reranker = OnnxReranker(self._pack.reranker, models) if self._pack.reranker else None
             mix = self._pack.reranker.mix if self._pack.reranker else None
-            self._recall = Recall(
-                self._store, data / "index", self._embedder, reranker, self.settings.recall, mix
-            )
+            self._recall = Recall(self._store, data / "index", self._embedder, reranker, self.settings.recall, mix)
             self._recall.open()
             closing.callback(self._recall.close)
-            self._ingester = Ingester(
-                self._store, self._embedder, self.settings.documents, self._recall.apply
-            )
+            self._ingester = Ingester(self._store, self._embedder, self.settings.documents, self._recall.apply)
             closing.callback(self._ingester.close)
             self._closing = closing.pop_all()
 
@@ -179,7 +175,10 @@ class Appliance:
                 context_tokens=generator.context_tokens,
             ),
             ModelInfo(
-                id=embedder.name, role="embedder", languages=embedder.languages, context_tokens=embedder.max_tokens
+                id=embedder.name,
+                role="embedder",
+                languages=embedder.languages,
+                context_tokens=embedder.max_tokens,
             ),
         ]
         if reranker is not None:

@@ -7,12 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from appliance.answer import sentences
 from appliance.answer.language import is_chinese
 from appliance.retrieval.types import Passage
 
 MAX_EXCERPTS = 3
+Why = Literal["instead", "not_found", "unsupported"]
+# Why quotations are given → the line above them, in English and in Chinese.
+FRAMES: dict[Why, tuple[str, str]] = {
+    "instead": ("The most relevant passages of the documents:", "文档中最相关的原文："),
+    "not_found": (
+        "The documents do not seem to answer this. The nearest passages:",
+        "文档中没有找到这个问题的答案。最接近的内容：",
+    ),
+    "unsupported": ("The documents themselves say:", "文档原文："),
+}
+NOTHING = ("Nothing about this was found in the documents.", "文档中没有找到相关内容。")
 # A quotation carries its neighbours up to this many characters, so that it can be understood alone.
 MAX_CHARACTERS = 320
 
@@ -37,23 +49,18 @@ def best_quote(question: str, text: str, weights: dict[str, float] | None = None
     return quote if len(quote) <= 2 * MAX_CHARACTERS else quote[: 2 * MAX_CHARACTERS].rstrip() + "…"
 
 
-def compose(question: str, passages: Sequence[Passage], *, found: bool) -> str:
+def compose(question: str, passages: Sequence[Passage], why: Why) -> str:
     """An answer of at most three quotations, best first, each with its source number.
 
     Args:
         question: decides the language of the frame and the sentence that is quoted first.
         passages: best first; passage i has source number i + 1.
-        found: False: the frame says that the documents do not answer the question.
+        why: `instead` of a generated answer, the answer was `not_found`, or what was generated is `unsupported`.
     """
-    chinese = is_chinese(question)
+    language = 1 if is_chinese(question) else 0
     if not passages:
-        return "文档中没有找到相关内容。" if chinese else "Nothing about this was found in the documents."
-    if found:
-        frame = "文档中最相关的原文：" if chinese else "The most relevant passages of the documents:"
-    elif chinese:
-        frame = "文档中没有找到这个问题的答案。最接近的内容："
-    else:
-        frame = "The documents do not seem to answer this. The nearest passages:"
+        return NOTHING[language]
+    frame = FRAMES[why][language]
     weights = _rarity(passages)
     lines = [frame]
     for number, passage in enumerate(passages[:MAX_EXCERPTS], start=1):

@@ -9,7 +9,14 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 
-_SCRIPT_OF_LANGUAGE = {"zh": "CJK", "ja": "CJK", "ko": "HANGUL", "ru": "CYRILLIC", "uk": "CYRILLIC", "el": "GREEK"}
+_SCRIPT_OF_LANGUAGE = {
+    "zh": "CJK",
+    "ja": "CJK",
+    "ko": "HANGUL",
+    "ru": "CYRILLIC",
+    "uk": "CYRILLIC",
+    "el": "GREEK",
+}
 _SCRIPT_OF_LANGUAGE |= {"ar": "ARABIC", "he": "HEBREW", "hi": "DEVANAGARI", "th": "THAI"}
 _CJK = ("CJK", "HIRAGANA", "KATAKANA", "IDEOGRAPHIC", "BOPOMOFO", "FULLWIDTH", "HALFWIDTH")
 # One ideograph carries about as much as this many Latin letters.

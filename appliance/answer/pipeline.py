@@ -78,9 +78,10 @@ class Answerer:
         with run.times.stage("prompt"):
             built = await prompt.plain(run.question.messages, ready, self._generator.count, tokens)
         run.report = built.report
-        async with contextlib.aclosing(self._generate(run, built, None)) as events:
-            async for event in events:
-                yield event
+        async with contextlib.aclosing(self._generate(run, built, None)) as deltas:
+            async for delta in deltas:
+                yield delta
+        yield run.finished()
 
     async def _grounded(self, run: _Run) -> AsyncGenerator[Event]:
         asked = run.question.messages[-1].content
@@ -98,23 +99,26 @@ class Answerer:
             if built is not None:
                 passages = passages[: built.passages]
                 run.report = built.report
-        run.sources = tuple(
-            _source(number, passage, asked) for number, passage in enumerate(passages, start=1)
-        )
+        run.sources = tuple(_source(number, passage, asked) for number, passage in enumerate(passages, start=1))
         yield Sources(sources=run.sources, degraded=tuple(run.degraded), timings_ms=run.times.as_dict())
         if built is not None:
             citer = Citer([passage.text for passage in passages])
             try:
-                async with contextlib.aclosing(self._generate(run, built, citer)) as events:
-                    async for event in events:
-                        yield event
+                async with contextlib.aclosing(self._generate(run, built, citer)) as deltas:
+                    async for delta in deltas:
+                        yield delta
+                if not citer.used:
+                    run.grounded = False
+                    run.degraded.append("unsupported: no source bears the generated text out; quotations added")
+                    yield Delta("\n\n" + excerpts.compose(asked, passages, "unsupported"))
+                yield run.finished()
                 return
             except (Unavailable, Overloaded) as error:
                 if run.started:
                     raise
                 run.degraded.append(f"{error.code}: excerpts instead of a generated answer")
-        yield Delta(excerpts.compose(asked, passages, found=run.grounded))
-        yield run.finished("stop")
+        yield Delta(excerpts.compose(asked, passages, "instead" if run.grounded else "not_found"))
+        yield run.finished()
 
     async def _search(self, run: _Run, asked: str) -> SearchResult:
         question = run.question
@@ -161,9 +165,7 @@ class Answerer:
             return None
         return built
 
-    async def _generate(
-        self, run: _Run, built: prompt.Prompt, citer: Citer | None
-    ) -> AsyncGenerator[Delta | Finished]:
+    async def _generate(self, run: _Run, built: prompt.Prompt, citer: Citer | None) -> AsyncGenerator[Delta]:
         question = run.question
         deadline = question.deadline_ms or self._settings.deadline_ms
         stream = self._generator.generate(
@@ -175,7 +177,6 @@ class Answerer:
             deadline_ms=max(1.0, deadline - run.times.elapsed_ms()),
             label=question.label,
         )
-        reason: FinishReason = "stop"
         async with contextlib.aclosing(stream) as messages:  # type: ignore[type-var]
             async for message in messages:
                 match message:
@@ -189,7 +190,7 @@ class Answerer:
                         if text:
                             yield Delta(text)
                     case Done():
-                        reason = message.finish_reason
+                        run.reason = message.finish_reason
                         run.times.add("prefill", message.prefill_ms)
                         run.times.add("decode", message.decode_ms)
                         run.tokens = TokenCounts(
@@ -197,12 +198,11 @@ class Answerer:
                             cached=message.cached_tokens,
                             generated=message.generated_tokens,
                         )
-        if reason == "cancelled":
+        if run.reason == "cancelled":
             raise Unavailable("The answer was cancelled before it was whole.", remedy=RETRY)
         rest = citer.finish() if citer else ""
         if rest:
             yield Delta(rest)
-        yield run.finished(reason)
 
 
 class _Run:
@@ -216,9 +216,10 @@ class _Run:
         self.grounded = False
         self.report = PromptReport(kept={})
         self.tokens = TokenCounts()
-        self.started = False  # text was sent
+        self.started = False  # the first token came
+        self.reason: FinishReason = "stop"
 
-    def finished(self, reason: FinishReason) -> Finished:
+    def finished(self) -> Finished:
         report = Report(
             request_id=self.question.request_id,
             cache="miss",
@@ -229,7 +230,7 @@ class _Run:
             timings_ms=self.times.as_dict(),
             tokens=self.tokens,
         )
-        return Finished(finish_reason="length" if reason == "length" else "stop", report=report)
+        return Finished(finish_reason="length" if self.reason == "length" else "stop", report=report)
 
 
 def _check(question: Question) -> None:

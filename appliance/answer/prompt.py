@@ -76,7 +76,7 @@ async def grounded(
         tokens += cost + 1  # the line break between two passages
         kept += 1
     segments = _render(_with_passages(messages, passages[:kept]), ready)
-    cut = ()
+    cut: tuple[str, ...] = ()
     if kept < len(passages):
         cut = (f"passages {kept + 1} to {len(passages)}: over the budget of {room} tokens for passages",)
     total = frame_tokens + tokens

@@ -57,7 +57,13 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="appliance", message="%(prog)s %(version)s")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="The TOML file with the settings.")
 @click.option("--data-dir", help="Where documents, indexes and models are kept.")
-@click.option("--set", "overrides", multiple=True, metavar="NAME=VALUE", help="Override any setting, e.g. server.port=9000.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Override any setting, e.g. server.port=9000.",
+)
 @click.pass_context
 def root(ctx: click.Context, config_file: Path | None, data_dir: str | None, overrides: tuple[str, ...]) -> None:
     """Answers questions about your documents, with citations, on this machine alone."""

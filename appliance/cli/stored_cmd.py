@@ -100,7 +100,12 @@ def _list_documents(invocation: Invocation, collection: str | None, as_json: boo
         for document in found:
             pages = "" if document.pages is None else str(document.pages)
             table.add_row(
-                str(document.id), document.collection, document.name, pages, str(document.chunks), document.added_at
+                str(document.id),
+                document.collection,
+                document.name,
+                pages,
+                str(document.chunks),
+                document.added_at,
             )
         Console().print(table)
 

@@ -24,8 +24,14 @@ def cite(text: str) -> str:
     ("generated", "shown"),
     [
         ("The casing bolts are tightened to 45 Nm.", "The casing bolts are tightened to 45 Nm. [1]"),
-        ("Replace the oil every 500 hours. Use ISO VG 46.", "Replace the oil every 500 hours. [2] Use ISO VG 46. [2]"),
-        ("Tighten the casing bolts to 54 Nm.", "Tighten the casing bolts to 54 Nm."),  # another figure: no source
+        (
+            "Replace the oil every 500 hours. Use ISO VG 46.",
+            "Replace the oil every 500 hours. [2] Use ISO VG 46. [2]",
+        ),
+        (
+            "Tighten the casing bolts to 54 Nm.",
+            "Tighten the casing bolts to 54 Nm.",
+        ),  # another figure: no source
         ("Pumps are nice.", "Pumps are nice."),
         ("Use ISO VG 46 [2].", "Use ISO VG 46 [2]."),  # the model's own, kept once
         ("Use ISO VG 46. [2]", "Use ISO VG 46. [2]"),
@@ -43,7 +49,21 @@ def test_numbers_name_the_source_that_bears_the_sentence_out(generated: str, sho
 @given(
     st.lists(
         st.sampled_from(
-            ["The casing bolts", " 45 Nm", ".", " ", "\n", "[1]", "[", "]", "[12", "9", "Use ISO VG 46", "。", "更换滤芯"]
+            [
+                "The casing bolts",
+                " 45 Nm",
+                ".",
+                " ",
+                "\n",
+                "[1]",
+                "[",
+                "]",
+                "[12",
+                "9",
+                "Use ISO VG 46",
+                "。",
+                "更换滤芯",
+            ]
         ),
         max_size=20,
     ),

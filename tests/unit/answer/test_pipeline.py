@@ -66,12 +66,19 @@ class ScriptedGenerator:
 
 
 def ask(text: str = "What torque for the casing bolts?", **changes: Any) -> Question:
-    values: dict[str, Any] = {"messages": (Message("user", text),), "collection": "default", "request_id": "r1"}
+    values: dict[str, Any] = {
+        "messages": (Message("user", text),),
+        "collection": "default",
+        "request_id": "r1",
+    }
     return Question(**{**values, **changes})
 
 
 async def events(
-    question: Question, generator: ScriptedGenerator, found: tuple[Passage, ...] | None = None, **settings: Any
+    question: Question,
+    generator: ScriptedGenerator,
+    found: tuple[Passage, ...] | None = None,
+    **settings: Any,
 ) -> list[Event]:
     recall = ScriptedRecall(passages() if found is None else found)
     answerer = Answerer(recall, generator, ["en"], AnswerSettings(**settings))
@@ -86,7 +93,11 @@ async def test_sources_come_first_then_cited_text_then_the_report() -> None:
     found = await events(ask(), ScriptedGenerator(["The casing bolts are ", "tightened to 45", " Nm."]))
     first, last = found[0], found[-1]
     assert isinstance(first, Sources)
-    assert [(s.n, s.document, s.page) for s in first.sources] == [(1, "m.pdf", 4), (2, "m.pdf", 5), (3, "m.pdf", 6)]
+    assert [(s.n, s.document, s.page) for s in first.sources] == [
+        (1, "m.pdf", 4),
+        (2, "m.pdf", 5),
+        (3, "m.pdf", 6),
+    ]
     assert first.sources[0].quote == BOLTS
     assert text_of(found) == "The casing bolts are tightened to 45 Nm. [1]"
     assert isinstance(last, Finished)
@@ -163,8 +174,17 @@ async def test_what_the_documents_do_not_say_is_not_made_up(found: tuple[Passage
     assert text_of(got)
 
 
+async def test_a_generated_answer_that_no_source_bears_out_is_followed_by_quotations() -> None:
+    found = await events(ask(), ScriptedGenerator(["The moon ", "is far."]))
+    last = found[-1]
+    assert isinstance(last, Finished)
+    assert text_of(found).startswith("The moon is far.\n\nThe documents themselves say:")
+    assert not last.report.grounded
+    assert last.report.degraded[0].startswith("unsupported")
+
+
 async def test_passages_over_the_budget_are_cut_and_named() -> None:
-    generator = ScriptedGenerator(["Yes."])
+    generator = ScriptedGenerator(["Oil every 500 hours."])
     found = await events(ask(), generator, passages(words=50), passage_tokens=150)
     last = found[-1]
     assert isinstance(last, Finished)

@@ -11,7 +11,12 @@ from appliance.retrieval.types import Passage, Scores
 
 @pytest.mark.parametrize(
     ("text", "script"),
-    [("What torque?", "LATIN"), ("拧紧扭矩是多少？", "CJK"), ("HX-200的拧紧扭矩", "CJK"), ("Момент?", "CYRILLIC")]
+    [
+        ("What torque?", "LATIN"),
+        ("拧紧扭矩是多少？", "CJK"),
+        ("HX-200的拧紧扭矩", "CJK"),
+        ("Момент?", "CYRILLIC"),
+    ]
     + [("12 / 7?", ""), ("ポンプの油", "CJK"), ("ＡＢＣ泵轴承温度", "CJK")],
 )
 def test_script(text: str, script: str) -> None:
@@ -46,26 +51,28 @@ def test_the_best_sentence_comes_first_with_its_source() -> None:
         passage("Stop the pump. The casing bolts are tightened to 45 Nm. Check for leaks."),
         passage("Oil is changed every 500 hours.", 2),
     ]
-    text = excerpts.compose("What torque for the casing bolts?", found, found=True)
+    text = excerpts.compose("What torque for the casing bolts?", found, "instead")
     assert "“The casing bolts are tightened to 45 Nm. Check for leaks.” [1]" in text
     assert "“Oil is changed every 500 hours.” [2]" in text
 
 
 @pytest.mark.parametrize(
-    ("question", "found", "said"),
+    ("question", "why", "said"),
     [
-        ("How much?", True, "most relevant passages"),
-        ("How much?", False, "do not seem to answer"),
-        ("多少？", True, "最相关的原文"),
-        ("多少？", False, "没有找到这个问题的答案"),
+        ("How much?", "instead", "most relevant passages"),
+        ("How much?", "not_found", "do not seem to answer"),
+        ("How much?", "unsupported", "documents themselves"),
+        ("多少？", "instead", "最相关的原文"),
+        ("多少？", "not_found", "没有找到这个问题的答案"),
+        ("多少？", "unsupported", "文档原文"),
     ],
 )
-def test_the_frame_says_whether_it_was_found_in_the_questions_language(question: str, found: bool, said: str) -> None:
-    assert said in excerpts.compose(question, [passage("Text.")], found=found)
+def test_the_frame_says_why_in_the_questions_language(question: str, why: excerpts.Why, said: str) -> None:
+    assert said in excerpts.compose(question, [passage("Text.")], why)
 
 
 def test_nothing_at_all() -> None:
-    assert "Nothing about this" in excerpts.compose("x?", [], found=False)
+    assert "Nothing about this" in excerpts.compose("x?", [], "not_found")
 
 
 def test_a_quote_without_sentence_end_is_bounded() -> None:
