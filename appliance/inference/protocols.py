@@ -19,11 +19,14 @@ class RerankScores(msgspec.Struct, frozen=True):
     """Scores of passages for one query.
 
     `logits` holds one float per passage, in the order given; NaN where the budget ran out before it was
-    scored. `truncated` lists the places of passages that did not fit the model and were cut.
+    scored. `probabilities` are the same, calibrated to [0, 1]. `truncated` lists the places of passages that
+    did not fit the model and were cut; `query_cut` says that the query itself did not.
     """
 
     logits: tuple[float, ...]
+    probabilities: tuple[float, ...]
     truncated: tuple[int, ...]
+    query_cut: bool = False
 
 
 class Embedder(Protocol):
@@ -53,6 +56,10 @@ class Embedder(Protocol):
 
 class Reranker(Protocol):
     """Scores how well a passage answers a question."""
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of a question and a passage together, special tokens included."""
 
     def score(self, query: str, passages: Sequence[str], *, budget_ms: float | None = None) -> RerankScores:
         """Score `passages` in the order given, in batches of at most 16, until `budget_ms` is spent.

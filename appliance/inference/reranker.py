@@ -1,0 +1,103 @@
+"""Owns `OnnxReranker`: (question, passage) pairs to scores with an ONNX cross-encoder.
+
+Must not know how passages were found or how their scores are mixed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from appliance.config import ModelSettings
+from appliance.errors import BadRequest, ModelCorrupt
+from appliance.inference.onnx import OnnxModel
+from appliance.inference.protocols import RerankScores
+from appliance.inference.tokens import load_tokenizer
+from appliance.packs.specs import RerankerSpec
+
+Scores = npt.NDArray[np.float32]
+BATCH_PAIRS = 16
+_QUERY_SHARE = 4  # a question may take a quarter of the model's tokens
+_CHARACTERS_PER_TOKEN = 24  # no token of real text is longer; what lies beyond is cut before tokenizing
+
+
+class OnnxReranker:
+    """A `Reranker`. Threads may use one object at the same time."""
+
+    def __init__(self, spec: RerankerSpec, settings: ModelSettings) -> None:
+        self._spec = spec
+        self._tokenizer = load_tokenizer(spec.tokenizer_path)
+        self._plain = load_tokenizer(spec.tokenizer_path)
+        self._specials = self._tokenizer.num_special_tokens_to_add(is_pair=True)
+        self._tokenizer.enable_truncation(spec.max_tokens, strategy="only_second")
+        self._model = OnnxModel(spec.path, settings)
+
+    @property
+    def max_tokens(self) -> int:
+        return self._spec.max_tokens
+
+    @property
+    def provider(self) -> str:
+        """The execution provider that runs the graph."""
+        return self._model.provider
+
+    def score(self, query: str, passages: Sequence[str], *, budget_ms: float | None = None) -> RerankScores:
+        began = time.perf_counter()
+        asked, query_cut = self._cap(query)
+        logits = np.full(len(passages), np.nan, np.float64)
+        truncated: list[int] = []
+        # Batches follow the order given, best recall first, so that what a budget leaves out is the tail.
+        for begin in range(0, len(passages), BATCH_PAIRS):
+            if begin and budget_ms is not None and (time.perf_counter() - began) * 1000.0 >= budget_ms:
+                break
+            batch = passages[begin : begin + BATCH_PAIRS]
+            scores, cut = self._score_batch(asked, batch)
+            logits[begin : begin + len(batch)] = scores
+            truncated += [begin + place for place in cut]
+        a, b = self._spec.calibration
+        return RerankScores(
+            logits=tuple(logits.tolist()),
+            probabilities=tuple(_sigmoid(a * logit + b) for logit in logits.tolist()),
+            truncated=tuple(truncated),
+            query_cut=query_cut,
+        )
+
+    def _score_batch(self, query: str, passages: Sequence[str]) -> tuple[Scores, list[int]]:
+        """Logits `(n,)`, and the places of passages that were cut."""
+        longest = self._spec.max_tokens * _CHARACTERS_PER_TOKEN
+        rows = self._tokenizer.encode_batch([(query, passage[:longest]) for passage in passages])
+        ids, types = [row.ids for row in rows], [row.type_ids for row in rows]
+        output, _ = self._model.run(ids, types, self._spec.pad_id)
+        scores = output.reshape(-1)
+        if len(scores) != len(passages) or not np.isfinite(scores).all():
+            raise ModelCorrupt(
+                f"The reranker {self._spec.name} gave no finite score for each pair.",
+                remedy="`appliance models verify` says which file is at fault.",
+            )
+        cut = [
+            place
+            for place, (row, passage) in enumerate(zip(rows, passages, strict=True))
+            if row.overflowing or len(passage) > longest
+        ]
+        return scores, cut
+
+    def _cap(self, query: str) -> tuple[str, bool]:
+        """The question, cut at a token's end if it would leave the passages no room."""
+        if not query.strip():
+            raise BadRequest("An empty question cannot be answered by a passage.")
+        room = max(1, self._spec.max_tokens // _QUERY_SHARE - self._specials)
+        row = self._plain.encode(query[: room * _CHARACTERS_PER_TOKEN], add_special_tokens=False)
+        if len(row.ids) <= room:
+            return query, False
+        return query[: row.offsets[room - 1][1]], True
+
+
+def _sigmoid(value: float) -> float:
+    if math.isnan(value):
+        return value
+    # Written so that neither side overflows.
+    return 1.0 / (1.0 + math.exp(-value)) if value >= 0 else math.exp(value) / (1.0 + math.exp(value))

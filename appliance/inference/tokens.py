@@ -1,0 +1,35 @@
+"""Owns how a `tokenizer.json` is loaded.
+
+Must not know which model it belongs to.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.errors import ModelCorrupt, ModelMissing
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+def load_tokenizer(path: Path) -> tokenizers.Tokenizer:
+    """Load a tokenizer, with truncation and padding off.
+
+    Raises:
+        ModelMissing: there is no such file.
+        ModelCorrupt: it is no tokenizer.
+    """
+    import tokenizers
+
+    remedy = "`appliance models pull` brings it."
+    if not path.exists():
+        raise ModelMissing(f"The tokenizer {path} is missing.", remedy=remedy)
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare `Exception`
+        raise ModelCorrupt(f"The tokenizer {path} cannot be read: {error}.", remedy=remedy) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

@@ -1,0 +1,274 @@
+"""Owns `Recall`: from a question to ranked passages, and what was left out on the way.
+
+Must not know HTTP, prompts or generation.
+
+    lexical 200 ∥ (embed, dense 200) ─▶ union, exact cosines ─▶ fuse ─▶ 50 ─▶ cross-encoder ─▶ mix ─▶ top k
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from appliance.config import RecallSettings
+from appliance.errors import BadRequest, EmbedderChanged
+from appliance.inference.protocols import Embedder, Reranker, RerankScores
+from appliance.retrieval import fuse
+from appliance.retrieval.dense import DenseTier, Hits
+from appliance.retrieval.indexes import EXACT_LIMIT, ChunkStore, Indexes, passage_text
+from appliance.retrieval.lexical import LexicalHit
+from appliance.retrieval.types import Mode, Passage, Scores, SearchRequest, SearchResult
+from appliance.store.records import Change, Chunk
+from appliance.telemetry import StageTimes, span
+
+Ids = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+_THREADS = 4  # searches whose lexical half may run beside their dense half
+
+
+class Candidates(msgspec.Struct, frozen=True):
+    """What recall found, in no order. All arrays `(n,)`; NaN where a stage does not know the candidate."""
+
+    ids: Ids
+    bm25: Floats
+    cosine: Floats
+    score: Floats  # what they are ranked by before the reranker
+    fused: Floats | None  # None in the modes of one stage
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A candidate that is still stored, with its scores."""
+
+    chunk: Chunk
+    bm25: float
+    cosine: float
+    score: float
+    fused: float | None
+
+
+class Recall:
+    """Searches collections and keeps the indexes of a store up to date. Blocking; threads may share it."""
+
+    def __init__(
+        self,
+        store: ChunkStore,
+        index_dir: Path,
+        embedder: Embedder,
+        reranker: Reranker | None,
+        settings: RecallSettings,
+        mix: dict[str, Any] | None,
+        *,
+        exact_limit: int = EXACT_LIMIT,
+    ) -> None:
+        """`mix` is from the reranker's configuration; None: the default one."""
+        self._store = store
+        self._embedder = embedder
+        self._reranker = reranker
+        self._settings = settings
+        self._mix = fuse.mix_of(mix)
+        self._indexes = Indexes(store, index_dir, embedder.fingerprint, embedder.dim, exact_limit=exact_limit)
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall")
+
+    def open(self) -> None:
+        """Load the indexes, bring them up to date with the store, build what is missing or damaged."""
+        self._indexes.open()
+
+    def close(self) -> None:
+        """Save the indexes and stop the threads."""
+        self._pool.shutdown()
+        self._indexes.close()
+
+    def apply(self, change: Change) -> None:
+        """Make a committed change of the store searchable; see `Indexes.apply`."""
+        added, removed = len(change.added), len(change.removed)
+        with span("index", generation=change.generation, added=added, removed=removed):
+            self._indexes.apply(change)
+
+    def check(self) -> list[str]:
+        """What does not agree with the store, a sentence each; empty when all is well."""
+        return self._indexes.check()
+
+    def search(self, request: SearchRequest) -> SearchResult:
+        """Find passages, best first; none when the collection is empty.
+
+        Raises:
+            NotFound: there is no such collection.
+            BadRequest: the question is empty or `top_k` is below 1.
+            EmbedderChanged: the vectors are another model's, and the mode is not lexical.
+        """
+        if not request.query.strip():
+            raise BadRequest("The question is empty.", remedy="Ask for something.", param="query")
+        if request.top_k < 1:
+            raise BadRequest("top_k must be at least 1.", param="top_k")
+        times = StageTimes()
+        degraded: list[str] = []
+        with span("recall", mode=request.mode, rerank=request.rerank):
+            if self._store.collection(request.collection).chunks == 0:
+                return SearchResult((), times.as_dict())
+            if request.rerank and self._reranker is None:
+                degraded.append("rerank_skipped: the model pack has no reranker")
+            reranker = self._reranker if request.rerank else None
+            candidates = self._recall(request, reranker is not None, times)
+            wanted = self._settings.fused_candidates if reranker else request.top_k
+            found = self._resolve(candidates, max(wanted, request.top_k), request.collection)
+            passages = [_passage(one, one.score, None) for one in found]
+            if reranker and found:
+                passages = self._rerank(reranker, request, found, candidates, times, degraded)
+            return SearchResult(tuple(passages[: request.top_k]), times.as_dict(), tuple(degraded))
+
+    def _recall(self, request: SearchRequest, rerank: bool, times: StageTimes) -> Candidates:
+        """The candidates of the mode; their cosines too where something will use them."""
+        mode, settings = request.mode, self._settings
+        lexical: Future[list[LexicalHit]] | None = None
+        if mode != "dense":
+            lexical = self._pool.submit(contextvars.copy_context().run, self._lexical, request, times)
+        vector: npt.NDArray[np.float32] | None = None
+        tier = self._tier(request)
+        hits: Hits | None = None
+        if mode != "lexical" or rerank:
+            with times.stage("embed_query"):
+                vector = self._embedder.embed_queries([request.query])[0]
+        if mode in ("hybrid", "dense") and vector is not None and tier is not None:
+            with times.stage("recall_dense"):
+                hits = tier.search(vector, settings.dense_candidates)
+        bm25 = {hit.chunk_id: hit.score for hit in lexical.result()} if lexical else {}
+        with times.stage("fuse"):
+            return self._fuse(mode, bm25, hits, tier, vector)
+
+    def _lexical(self, request: SearchRequest, times: StageTimes) -> list[LexicalHit]:
+        with times.stage("recall_lexical"):
+            return self._indexes.lexical.search(
+                request.query, request.collection, self._settings.lexical_candidates
+            )
+
+    def _tier(self, request: SearchRequest) -> DenseTier | None:
+        if request.mode != "lexical" and self._store.embedder() != self._embedder.fingerprint:
+            raise EmbedderChanged(
+                "The stored documents were embedded with another model than the one in use.",
+                remedy="Ingest them again, go back to the earlier pack with `appliance models use`, "
+                'or search with mode "lexical".',
+            )
+        return self._indexes.tier(request.collection)
+
+    def _fuse(
+        self,
+        mode: Mode,
+        bm25: dict[int, float],
+        hits: Hits | None,
+        tier: DenseTier | None,
+        vector: npt.NDArray[np.float32] | None,
+    ) -> Candidates:
+        ids = np.array(sorted({*bm25, *(hits[0].tolist() if hits else ())}), np.int64)
+        lexical = np.array([bm25.get(int(i), np.nan) for i in ids], np.float64)
+        cosine = np.full(len(ids), np.nan)
+        if tier is not None and vector is not None:
+            cosine = tier.cosines(vector, ids.tolist()).astype(np.float64)
+        if mode == "lexical":
+            return Candidates(ids, lexical, cosine, lexical, None)
+        if mode == "dense":
+            return Candidates(ids, lexical, cosine, cosine, None)
+        fused = fuse.fused_scores(self._mix.fused, lexical, cosine)
+        return Candidates(ids, lexical, cosine, fused, fused)
+
+    def _resolve(self, candidates: Candidates, wanted: int, collection: str) -> list[Found]:
+        """The best `wanted` that are stored now, without repetitions of the same text."""
+        order = fuse.ranking(np.nan_to_num(candidates.score, nan=-np.inf), candidates.ids)
+        found: list[Found] = []
+        texts: set[str] = set()
+        for begin in range(0, len(order), wanted):
+            places = order[begin : begin + wanted]
+            chunks = {chunk.id: chunk for chunk in self._store.chunks(candidates.ids[places].tolist())}
+            for place in places:
+                chunk = chunks.get(int(candidates.ids[place]))
+                if chunk is None or chunk.collection != collection or chunk.text in texts:
+                    continue
+                texts.add(chunk.text)
+                fused = None if candidates.fused is None else float(candidates.fused[place])
+                found.append(
+                    Found(
+                        chunk,
+                        float(candidates.bm25[place]),
+                        float(candidates.cosine[place]),
+                        float(candidates.score[place]),
+                        fused,
+                    )
+                )
+                if len(found) == wanted:
+                    return found
+        return found
+
+    def _rerank(
+        self,
+        reranker: Reranker,
+        request: SearchRequest,
+        found: Sequence[Found],
+        candidates: Candidates,
+        times: StageTimes,
+        degraded: list[str],
+    ) -> list[Passage]:
+        """The best candidates in their final order; those that the budget left out come after."""
+        tried = found[: self._settings.fused_candidates]
+        budget = request.rerank_budget_ms or self._settings.rerank_budget_ms
+        with times.stage("rerank", passages=len(tried)):
+            texts = [passage_text(one.chunk) for one in tried]
+            scores = reranker.score(request.query, texts, budget_ms=budget)
+        degraded += _rerank_losses(scores, budget, reranker.max_tokens)
+        with times.stage("fuse"):
+            logits = np.array(scores.logits, np.float64)
+            scored = [place for place, logit in enumerate(scores.logits) if np.isfinite(logit)]
+            final = fuse.final_scores(
+                self._mix.final,
+                np.array([tried[place].bm25 for place in scored], np.float64),
+                np.array([tried[place].cosine for place in scored], np.float64),
+                logits[scored],
+                candidates.bm25,
+            )
+            order = np.argsort(-final, kind="stable")  # ties keep the order of before
+            passages = [
+                _passage(tried[scored[place]], float(final[place]), scores.probabilities[scored[place]])
+                for place in order
+            ]
+            rest = set(range(len(found))) - set(scored)
+            return passages + [_passage(found[place], found[place].score, None) for place in sorted(rest)]
+
+
+def _rerank_losses(scores: RerankScores, budget_ms: float, max_tokens: int) -> list[str]:
+    losses: list[str] = []
+    count = len(scores.logits)
+    done = int(np.isfinite(scores.logits).sum())
+    if done < count:
+        losses.append(f"rerank_partial: {done} of {count} passages scored in {budget_ms:g} ms")
+    if scores.truncated:
+        losses.append(
+            f"rerank_truncated: {len(scores.truncated)} of {done} passages were cut to {max_tokens} tokens"
+        )
+    if scores.query_cut:
+        losses.append("rerank_query_cut: the reranker read the beginning of the question only")
+    return losses
+
+
+def _passage(found: Found, score: float, rerank: float | None) -> Passage:
+    chunk = found.chunk
+    return Passage(
+        chunk_id=chunk.id,
+        document_id=chunk.document_id,
+        document=chunk.document,
+        title=chunk.title,
+        text=chunk.text,
+        heading=chunk.heading,
+        page_first=chunk.page_first,
+        page_last=chunk.page_last,
+        score=score,
+        scores=Scores(_known(found.bm25), _known(found.cosine), found.fused, rerank),
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value
