@@ -1,0 +1,4 @@
+"""Owns a document's way in: find, read, cut into chunks, embed, store.
+
+Must not know how search ranks or how answers are made.
+"""

@@ -1,0 +1,182 @@
+"""Owns the reading of HTML: what a reader of the page sees, without navigation and scripts.
+
+Must not know where the page came from; it fetches nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from appliance.documents.decode import decode
+from appliance.documents.model import Block, Kind, Parsed, clean, one_line, squeeze, table_blocks
+from appliance.errors import UnreadableDocument
+from appliance.store.records import Loss
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+_DECLARED = re.compile(rb"""<meta[^>]+charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]+)""", re.IGNORECASE)
+_SKIPPED = frozenset(
+    ["script", "style", "template", "noscript", "svg", "math", "head", "iframe", "object", "embed", "canvas"]
+    + ["audio", "video", "select", "button"]
+)
+_BLOCKS = frozenset(
+    ["address", "article", "aside", "blockquote", "body", "center", "dd", "details", "dialog", "div", "dl"]
+    + ["dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hr", "html", "li", "main", "ol"]
+    + ["p", "section", "summary", "ul", "td", "th", "tr", "tbody", "thead", "tfoot", "caption"]
+)
+)
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+
+
+def parse(data: bytes, stem: str) -> Parsed:
+    """Read HTML; the title is that of its head.
+
+    Raises:
+        UnreadableDocument: it is not text.
+    """
+    text, encoding, losses = _decode(data)
+    root = _tree(text)
+    title = "" if root is None else one_line(str(root.xpath("string(//head/title)")))
+    blocks = blocks_of(text, losses)
+    if not title:
+        title = next((block.text for block in blocks if block.kind == "heading"), stem)
+    return Parsed(title, "text/html", tuple(blocks), encoding=encoding, losses=tuple(losses))
+
+
+def blocks_of(text: str, losses: list[Loss]) -> list[Block]:
+    """The blocks of a page or of a piece of HTML; what is skipped is added to `losses`."""
+    root = _tree(text)
+    if root is None:
+        return []
+    reader = _Reader()
+    reader.walk(root)
+    reader.end_block()
+    if reader.navigation:
+        losses.append(Loss("navigation_skipped", f"{reader.navigation} navigation menus"))
+    if reader.images:
+        losses.append(Loss("image_skipped", f"{reader.images} images; only their descriptions are kept"))
+    return reader.blocks
+
+
+def _decode(data: bytes) -> tuple[str, str, list[Loss]]:
+    declared = _DECLARED.search(data[:4096])
+    if declared and not data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        name = declared.group(1).decode("ascii").lower()
+        # Browsers read these labels as their supersets.
+        name = {"gb2312": "gb18030", "gbk": "gb18030", "iso-8859-1": "cp1252", "latin1": "cp1252"}.get(name, name)
+        try:
+            return data.decode(name), name, []
+        except (LookupError, UnicodeDecodeError):
+            pass  # a wrong label is common: look at the bytes
+    return decode(data)
+
+
+def _tree(text: str) -> _Element | None:
+    from lxml import etree, html
+
+    # lxml refuses a str with an encoding declaration, and NUL.
+    text = re.sub(r"^\s*<\?xml[^>]*\?>", "", clean(text), count=1)
+    if not text.strip():
+        return None
+    parser = html.HTMLParser(no_network=True, remove_comments=True, remove_pis=True)
+    try:
+        root: _Element | None = html.document_fromstring(text, parser=parser)
+    except etree.LxmlError as error:
+        raise UnreadableDocument(f"It is not HTML: {error}.") from error
+    return root
+
+
+class _Reader:
+    """Collects blocks; inline text gathers in `_text` until the block around it ends."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.navigation = 0
+        self.images = 0
+        self._text: list[str] = []
+        self._kind: Kind = "paragraph"
+
+    def walk(self, element: _Element) -> None:
+        """Read an element with its children; its tail belongs to the parent."""
+        tag = element.tag
+        if tag in _SKIPPED:
+            return
+        if tag == "nav" or element.get("role") == "navigation":
+            self.navigation += 1
+        elif tag in _HEADINGS:
+            self.end_block()
+            if text := one_line(str(element.xpath("string()"))):
+                self.blocks.append(Block("heading", text, level=_HEADINGS[tag]))
+        elif tag == "pre":
+            self.end_block()
+            if text := str(element.xpath("string()")).strip("\n"):
+                self.blocks.append(Block("code", text))
+        elif tag == "table" and not element.xpath(".//table"):
+            self.end_block()
+            for caption in element.iterfind("caption"):
+                self._children(caption)
+                self.end_block()
+            self.blocks += table_blocks(self._rows(element))
+        elif tag == "br":
+            self._text.append("\n")
+        elif tag == "img":
+            self.images += 1
+            self._text.append(f" {element.get('alt') or ''} ")
+        elif tag in _BLOCKS or tag == "table":
+            self.end_block()
+            before = self._kind
+            self._kind = "list_item" if tag in ("li", "dd", "dt") else "paragraph"
+            self._children(element)
+            self.end_block()
+            self._kind = before
+        else:
+            self._children(element)
+
+    def end_block(self) -> None:
+        """Make a block of the inline text gathered so far."""
+        if text := squeeze("".join(self._text)):
+            self.blocks.append(Block(self._kind, text))
+            self._kind = "paragraph"
+        self._text.clear()
+
+    def _children(self, element: _Element) -> None:
+        self._add(element.text)
+        for child in element:
+            self.walk(child)
+            self._add(child.tail)
+
+    def _add(self, text: str | None) -> None:
+        if text:
+            # A line break in the source is a space on the page, and nothing between two Chinese characters.
+            self._text.append(re.sub(r"(?<=[\u4e00-\u9fff])\s*\n\s*(?=[\u4e00-\u9fff])", "", text).replace("\n", " "))
+
+    def _rows(self, table: _Element) -> Iterator[list[str]]:
+        spanning: dict[int, tuple[int, str]] = {}  # by column: rows that are left, text
+        for row in table.iter("tr"):
+            texts: list[str] = []
+            cells = [cell for cell in row if cell.tag in ("td", "th")]
+            while cells or len(texts) in spanning:
+                column = len(texts)
+                left, text = spanning.pop(column, (0, ""))
+                if not left:
+                    cell = cells.pop(0)
+                    left, text = _span(cell), self._cell(cell)
+                if left > 1:
+                    spanning[column] = (left - 1, text)
+                texts.append(text)
+            yield texts
+
+    def _cell(self, cell: _Element) -> str:
+        inner = _Reader()
+        inner._children(cell)
+        inner.end_block()
+        self.images += inner.images
+        return " ".join(block.text for block in inner.blocks)
+
+
+def _span(cell: _Element) -> int:
+    text = cell.get("rowspan") or "1"
+    return min(int(text), 1000) if text.isdigit() else 1

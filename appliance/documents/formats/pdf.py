@@ -1,0 +1,188 @@
+"""Owns the reading of PDF: text with its pages, headings from the outline or the type, tables as rows.
+
+Must not know how chunks are cut.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from appliance.documents.formats.pdf_layout import (
+    Line,
+    Outline,
+    PageLayout,
+    Typography,
+    blocks_of,
+    drop_contents_lists,
+    drop_running_lines,
+    joined_over_pages,
+    normalized,
+    parts_of,
+    same_line,
+)
+from appliance.documents.formats.pdf_page import Page, Word
+from appliance.documents.formats.pdf_tables import aligned_tables, ruled_tables
+from appliance.documents.model import REPLACEMENT, Block, Parsed, clean, one_line
+from appliance.errors import UnreadableDocument
+from appliance.store.records import Loss
+
+if TYPE_CHECKING:
+    from pypdfium2 import PdfDocument
+
+_PAGES_MOST = 20_000
+_LOSSES_MOST = 50  # of one kind; the rest is counted
+
+
+def parse(data: bytes, stem: str) -> Parsed:
+    """Read a PDF.
+
+    Raises:
+        UnreadableDocument: it is damaged, encrypted with a password, without pages or without any text.
+    """
+    document = _open(data)
+    try:
+        count = len(document)
+        if count == 0:
+            raise UnreadableDocument("It has no pages.")
+        if count > _PAGES_MOST:
+            raise UnreadableDocument(f"It has {count} pages; at most {_PAGES_MOST} are read.")
+        losses: list[Loss] = []
+        layouts = [_read_page(document, index, losses) for index in range(count)]
+        if not any(layout.items for layout in layouts):
+            raise UnreadableDocument("None of its pages holds text; it may be a scan.")
+        losses += [
+            Loss("running_header_removed", f"{text!r} on {pages} pages")
+            for text, pages in drop_running_lines(layouts).items()
+        ]
+        losses += [
+            Loss("contents_list_removed", "a list of contents is not searched", number)
+            for number in drop_contents_lists(layouts)
+        ]
+        typography = Typography(layouts, _outline(document))
+        blocks = joined_over_pages([blocks_of(layout, typography) for layout in layouts])
+        cleaned = [_cleaned(block, losses) for block in blocks]
+        title = one_line(document.get_metadata_dict().get("Title", ""))
+    finally:
+        document.close()
+    if not title or title.casefold() in ("untitled", "(anonymous)") or title.startswith("Microsoft Word"):
+        title = next((b.text for b in cleaned if b.kind == "heading" and b.page == 1), stem)
+    return Parsed(title, "application/pdf", tuple(cleaned), pages=count, losses=tuple(_bounded(losses)))
+
+
+def _open(data: bytes) -> PdfDocument:
+    import pypdfium2 as pdfium
+    from pypdfium2 import raw
+
+    try:
+        return pdfium.PdfDocument(data)
+    except pdfium.PdfiumError as error:
+        code = getattr(error, "err_code", None)
+        if code == raw.FPDF_ERR_PASSWORD or "password" in str(error).lower():
+            reason = "It is encrypted; remove its password first."
+        elif code == raw.FPDF_ERR_SECURITY:
+            reason = "It is encrypted in a way that is not supported."
+        else:
+            reason = "It is damaged or not a PDF file."
+        raise UnreadableDocument(reason) from error
+
+
+def _read_page(document: PdfDocument, index: int, losses: list[Loss]) -> PageLayout:
+    import pypdfium2 as pdfium
+
+    number = index + 1
+    try:
+        page = Page(document, index)
+    except pdfium.PdfiumError:
+        losses.append(Loss("page_unreadable", "the page is damaged", number))
+        return PageLayout(number, 1.0, 1.0)
+    try:
+        words = page.words()
+        layout = PageLayout(number, page.width, page.height)
+        if words:
+            _arrange(page, words, layout)
+        elif page.images():
+            losses.append(Loss("page_without_text", "the page is an image, such as a scan", number))
+        else:
+            losses.append(Loss("page_without_text", "the page is empty", number))
+        return layout
+    finally:
+        page.close()
+
+
+def _arrange(page: Page, words: Sequence[Word], layout: PageLayout) -> None:
+    """Put lines and tables into `layout`; a table stands where its first word does."""
+    tables = ruled_tables(words, *page.rules())
+    taken = {i: table for table in tables for i in table.words}
+    free = [i for i in range(len(words)) if i not in taken]
+    taken |= {i: table for table in aligned_tables(words, free) for i in table.words}
+    placed: set[int] = set()
+    run: list[Word] = []
+
+    def end() -> None:
+        if run:
+            font = page.font(run[0])
+            last = page.font(run[-1])
+            layout.items.append(
+                Line(
+                    " ".join(word.text for word in run),
+                    run[0].x0,
+                    min(word.y0 for word in run),
+                    max(word.x1 for word in run),
+                    max(word.y1 for word in run),
+                    max(font.size, last.size),
+                    parts_of(run),
+                    mono=font.mono and last.mono,
+                    bold=font.bold and last.bold,
+                )
+            )
+            run.clear()
+
+    for i, word in enumerate(words):
+        table = taken.get(i)
+        if table is not None:
+            end()
+            if id(table) not in placed:
+                placed.add(id(table))
+                layout.items.append(table)
+            continue
+        if run and not same_line(run[-1], word):
+            end()
+        run.append(word)
+    end()
+
+
+def _outline(document: PdfDocument) -> Outline:
+    import pypdfium2 as pdfium
+
+    levels: dict[int, dict[str, int]] = defaultdict(dict)
+    try:
+        for bookmark in document.get_toc(max_depth=8):
+            target = bookmark.get_dest()
+            index = target.get_index() if target else None
+            if index is not None:
+                levels[index + 1].setdefault(normalized(clean(bookmark.get_title())), bookmark.level + 1)
+    except pdfium.PdfiumError:
+        return Outline({})
+    return Outline(levels)
+
+
+def _cleaned(block: Block, losses: list[Loss]) -> Block:
+    text, header = clean(block.text), clean(block.header)
+    if count := text.count(REPLACEMENT):
+        losses.append(Loss("characters_replaced", f"{count} characters have no readable code", block.page))
+    return Block(block.kind, text, block.level, block.page, header, block.joined)
+
+
+def _bounded(losses: Sequence[Loss]) -> list[Loss]:
+    """At most `_LOSSES_MOST` of each kind, and one that counts the rest."""
+    by_kind: dict[str, list[Loss]] = defaultdict(list)
+    for loss in losses:
+        by_kind[loss.kind].append(loss)
+    kept: list[Loss] = []
+    for kind, found in by_kind.items():
+        kept += found[:_LOSSES_MOST]
+        if len(found) > _LOSSES_MOST:
+            kept.append(Loss(kind, f"and {len(found) - _LOSSES_MOST} more"))
+    return kept
