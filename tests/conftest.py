@@ -21,7 +21,7 @@ def shared_models_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def pocket() -> ResolvedPack:
-    """The pocket pack, every file verified; pulled at the first use (the store lets one process pull at a time)."""
+    """The pocket pack, every file verified; pulled at first use, by one process at a time."""
     store = PackStore(shared_models_dir(), load_manifest())
     store.pull("pocket", print)
     return store.resolve("pocket")

@@ -17,6 +17,7 @@ from typing import IO
 from appliance.errors import ApplianceError, DiskFull
 
 READ_BYTES = 1 << 20
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 PART = ".part"  # suffix of a file that is being written
 
 
@@ -78,7 +79,7 @@ def told_plainly(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in NO_ROOM:
             raise DiskFull(
                 f"There is no room on the disk for {path}.",
                 remedy="Free some space and run the same command again.",

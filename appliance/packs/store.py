@@ -95,16 +95,14 @@ class PackStore:
             return list(pool.map(lambda file: self._look(*file, deep=True), self._files(pack)))
 
     def pull(self, pack: str, progress: Progress) -> None:
-        """Fetch or build what is missing or wrong; what is right is left alone, so an interrupted pull goes on.
+        """Fetch or build what is missing or wrong; the rest is left alone, so an interrupted pull goes on.
 
         Raises:
             NotFound: no such pack.
             PullFailed, ModelCorrupt, DiskFull: see `Puller.get`.
         """
         self.manifest.pack(pack)
-        with one_writer(
-            self.models_dir, lambda: progress("Waiting for another process that prepares models")
-        ):
+        with one_writer(self.models_dir, lambda: progress("Waiting for another process that prepares models")):
             puller = Puller(self.models_dir / WORK, self.manifest.folder, progress)
             self._fill(pack, puller, progress)
             puller.clean()
@@ -118,12 +116,8 @@ class PackStore:
         """
         self.manifest.pack(pack)
         if not folder.is_dir():
-            raise ModelMissing(
-                f"{folder} is not a folder.", remedy="Name the folder that holds the model files."
-            )
-        with one_writer(
-            self.models_dir, lambda: progress("Waiting for another process that prepares models")
-        ):
+            raise ModelMissing(f"{folder} is not a folder.", remedy="Name the folder that holds the model files.")
+        with one_writer(self.models_dir, lambda: progress("Waiting for another process that prepares models")):
             for model, entry in self._files(pack):
                 self._adopt_lock(model, entry, folder)
                 if self._look(model, entry, deep=True).state != "ok" and self._take(model, entry, folder):
@@ -236,9 +230,7 @@ class PackStore:
             raw = path.read_bytes()
             return msgspec.json.decode(raw, type=RerankerConfig), hashlib.sha256(raw).hexdigest()
         except (OSError, msgspec.DecodeError) as error:
-            raise BadManifest(
-                f"{path} cannot be read: {error}.", remedy="Install the program again."
-            ) from error
+            raise BadManifest(f"{path} cannot be read: {error}.", remedy="Install the program again.") from error
 
 
 def _places(folder: Path, model: PlacedModel, name: str) -> Iterator[Path]:
@@ -257,9 +249,7 @@ def _complaint(pack: str, status: FileStatus) -> ApplianceError:
             sizes = f"{status.size_bytes} bytes long instead of {status.expected_bytes}"
             return ModelCorrupt(f"{what} is truncated or another file: {sizes}.", remedy=remedy)
         case "corrupt":
-            return ModelCorrupt(
-                f"{what} is damaged: its SHA-256 is not {status.expected_sha256}.", remedy=remedy
-            )
+            return ModelCorrupt(f"{what} is damaged: its SHA-256 is not {status.expected_sha256}.", remedy=remedy)
         case _:
             return ModelCorrupt(f"{what} cannot be verified: no checksum of it is recorded.", remedy=remedy)
 
@@ -292,9 +282,7 @@ def _embedder(entry: EmbedderEntry, path: Path, tokenizer: Path, sha256: str) ->
     )
 
 
-def _reranker(
-    entry: RerankerEntry, path: Path, tokenizer: Path, sha256: str, config: RerankerConfig
-) -> RerankerSpec:
+def _reranker(entry: RerankerEntry, path: Path, tokenizer: Path, sha256: str, config: RerankerConfig) -> RerankerSpec:
     return RerankerSpec(
         path=path,
         tokenizer_path=tokenizer,

@@ -115,9 +115,7 @@ class _Builder:
         graph, at = self.graph, f"l{layer}."
         vectors, matrices = self.weights.vectors, self.weights.matrices
         parts = [matrices[f"{at}{part}.w"] for part in "qkv"]
-        joined = Quantized(
-            np.concatenate([p.levels for p in parts]), np.concatenate([p.scales for p in parts])
-        )
+        joined = Quantized(np.concatenate([p.levels for p in parts]), np.concatenate([p.scales for p in parts]))
         seen = self.attend(
             at,
             graph.linear_blocks(f"{at}qkv", joined, x),
@@ -126,12 +124,8 @@ class _Builder:
             bias,
         )
         seen = graph.linear_blocks(f"{at}ao", matrices[f"{at}ao.w"], seen)
-        x = self.add_and_norm(
-            f"{at}aln", seen, x, vectors[f"{at}aln.w"], vectors[f"{at}aln.b"], vectors[f"{at}ao.b"]
-        )
-        inner = self.gelu(
-            f"{at}fi.b", graph.linear_blocks(f"{at}fi", matrices[f"{at}fi.w"], x), vectors[f"{at}fi.b"]
-        )
+        x = self.add_and_norm(f"{at}aln", seen, x, vectors[f"{at}aln.w"], vectors[f"{at}aln.b"], vectors[f"{at}ao.b"])
+        inner = self.gelu(f"{at}fi.b", graph.linear_blocks(f"{at}fi", matrices[f"{at}fi.w"], x), vectors[f"{at}fi.b"])
         inner = graph.linear_blocks(f"{at}fo", matrices[f"{at}fo.w"], inner)
         return self.add_and_norm(
             f"{at}oln", inner, x, vectors[f"{at}oln.w"], vectors[f"{at}oln.b"], vectors[f"{at}fo.b"]
@@ -149,31 +143,21 @@ class _Builder:
         seen = self.attend(at, graph.linear_half(f"{at}qkv", joined, x), joined_bias, "", bias)
         seen = graph.linear_half(f"{at}o", delta[f"{at}o.weight"], seen)
         x = self.add_and_norm(f"{at}ln1", seen, x, wide("ln1.weight"), wide("ln1.bias"), wide("o.bias"))
-        inner = self.gelu(
-            f"{at}f1.b", graph.linear_half(f"{at}f1", delta[f"{at}f1.weight"], x), wide("f1.bias")
-        )
+        inner = self.gelu(f"{at}f1.b", graph.linear_half(f"{at}f1", delta[f"{at}f1.weight"], x), wide("f1.bias"))
         inner = graph.linear_half(f"{at}f2", delta[f"{at}f2.weight"], inner)
         return self.add_and_norm(f"{at}ln2", inner, x, wide("ln2.weight"), wide("ln2.bias"), wide("f2.bias"))
 
     def attend(self, at: str, joined: str, joined_bias: Float32, padding: str, bias: str) -> str:
         graph, hidden = self.graph, self.weights.hidden
-        query, key, value = graph.nodes(
-            "Split", joined, graph.integers(hidden, hidden, hidden), outputs=3, axis=-1
-        )
+        query, key, value = graph.nodes("Split", joined, graph.integers(hidden, hidden, hidden), outputs=3, axis=-1)
         inputs = [query, key, value, graph.constant(f"{at}qkv.bias", joined_bias), padding]
         inputs += [bias] if bias else []
         return graph.node("MultiHeadAttention", *inputs, domain=CONTRIB, num_heads=self.weights.heads)
 
-    def add_and_norm(
-        self, name: str, new: str, old: str, scale: Float32, shift: Float32, bias: Float32
-    ) -> str:
+    def add_and_norm(self, name: str, new: str, old: str, scale: Float32, shift: Float32, bias: Float32) -> str:
         graph = self.graph
-        constants = [
-            graph.constant(f"{name}.{part}", v) for part, v in (("w", scale), ("b", shift), ("bias", bias))
-        ]
-        return graph.node(
-            "SkipLayerNormalization", new, old, *constants, domain=CONTRIB, epsilon=self.weights.epsilon
-        )
+        constants = [graph.constant(f"{name}.{part}", v) for part, v in (("w", scale), ("b", shift), ("bias", bias))]
+        return graph.node("SkipLayerNormalization", new, old, *constants, domain=CONTRIB, epsilon=self.weights.epsilon)
 
     def gelu(self, name: str, x: str, bias: Float32) -> str:
         return self.graph.node("BiasGelu", x, self.graph.constant(name, bias), domain=CONTRIB)
@@ -201,12 +185,8 @@ class _Builder:
         both = graph.node("Mul", unit_question, unit_passage)
         cosine = graph.node("ReduceSum", both, graph.integers(1), keepdims=1)
         first = graph.node("Gather", x, graph.constant("first", np.array(0, dtype=np.int64)), axis=1)
-        apart = graph.node(
-            "Mul", graph.node("Abs", graph.node("Sub", unit_question, unit_passage)), graph.number(5.0)
-        )
-        features = graph.node(
-            "Concat", first, graph.node("Mul", both, graph.number(20.0)), apart, mean_passage, axis=1
-        )
+        apart = graph.node("Mul", graph.node("Abs", graph.node("Sub", unit_question, unit_passage)), graph.number(5.0))
+        features = graph.node("Concat", first, graph.node("Mul", both, graph.number(20.0)), apart, mean_passage, axis=1)
         inner = graph.linear_half("head1", delta["head1.weight"], features)
         inner = self.gelu("head1.b", inner, delta["head1.bias"].astype(np.float32))
         judged = graph.node(

@@ -92,9 +92,7 @@ def tokenizer_json(weights: E5Weights, keep: npt.NDArray[np.int64], *, pairs: bo
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 
 
-def _template(
-    ids: dict[str, int], weights: E5Weights, pieces: list[str], *, pairs: bool
-) -> dict[str, object]:
+def _template(ids: dict[str, int], weights: E5Weights, pieces: list[str], *, pairs: bool) -> dict[str, object]:
     bos, eos = pieces[weights.bos], pieces[weights.eos]
 
     def special(name: str, side: int) -> dict[str, object]:

@@ -114,9 +114,7 @@ def _read(reader: _Reader) -> E5Weights:
     pieces = tuple(blob[a:b].decode("utf-8") for a, b in itertools.pairwise(offsets))
     reader.take("i")
     (norm_bytes,) = reader.take("I")
-    reader.skip(
-        norm_bytes
-    )  # a table of normalised code points; the full SentencePiece rules are used instead
+    reader.skip(norm_bytes)  # a table of normalised code points; the full SentencePiece rules are used instead
     (tensors,) = reader.take("i")
     matrices: dict[str, Quantized] = {}
     vectors: dict[str, Float32] = {}

@@ -57,9 +57,7 @@ class GraphWriter:
 
         stem = f"{kind}_{len(self._nodes)}"
         names = [f"{stem}.{i}" for i in range(outputs)] if isinstance(outputs, int) else list(outputs)
-        self._nodes.append(
-            helper.make_node(kind, list(inputs), names, name=stem, domain=domain, **attributes)
-        )
+        self._nodes.append(helper.make_node(kind, list(inputs), names, name=stem, domain=domain, **attributes))
         return names
 
     def gather_blocks(self, name: str, table: Quantized, ids: str) -> str:
@@ -81,9 +79,7 @@ class GraphWriter:
     def linear_blocks(self, name: str, weights: Quantized, x: str) -> str:
         """`x @ weights.T` with the 4-bit blocks held as they are, `(…, columns)` → `(…, rows)`."""
         rows, columns = weights.levels.shape
-        packed = (weights.levels[:, 0::2] | (weights.levels[:, 1::2] << 4)).reshape(
-            rows, columns // BLOCK, BLOCK // 2
-        )
+        packed = (weights.levels[:, 0::2] | (weights.levels[:, 1::2] << 4)).reshape(rows, columns // BLOCK, BLOCK // 2)
         return self.node(
             "MatMulNBits",
             x,

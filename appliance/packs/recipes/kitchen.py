@@ -11,6 +11,7 @@ from pathlib import Path
 from appliance.errors import ModelCorrupt, ModelMissing
 from appliance.packs.manifest import BuildSource
 from appliance.packs.recipes.e5_weights import E5Weights, read_e5
+from appliance.packs.registry import MissingExtra
 
 
 class Kitchen:
@@ -27,12 +28,16 @@ class Kitchen:
         Raises:
             ModelCorrupt: the ingredient or the delta is damaged.
             ModelMissing: the delta did not come with the program.
+            MissingExtra: onnx, safetensors or sentencepiece is not installed.
         """
         if source.recipe == "bench-gguf":
             from appliance.packs.recipes.bench_gguf import LLAMA_3B, bench_gguf
 
             return bench_gguf(ingredient, LLAMA_3B)
-        return [self._build_e5(source, ingredient)]
+        try:
+            return [self._build_e5(source, ingredient)]
+        except ImportError as error:
+            raise MissingExtra(error) from error
 
     def _build_e5(self, source: BuildSource, ingredient: Path) -> bytes:
         from appliance.packs.recipes import e5_graph, e5_tokenizer
@@ -57,9 +62,7 @@ class Kitchen:
         if not path.is_file():
             raise ModelMissing(f"{path} did not come with the program.", remedy="Install the program again.")
         try:
-            return e5_graph.reranker_onnx(
-                weights, e5_tokenizer.needed_pieces(weights.pieces), load_file(path)
-            )
+            return e5_graph.reranker_onnx(weights, e5_tokenizer.needed_pieces(weights.pieces), load_file(path))
         except (SafetensorError, KeyError, ValueError) as error:
             raise ModelCorrupt(f"{path} is damaged: {error}.", remedy="Install the program again.") from error
 
