@@ -199,9 +199,7 @@ class _Reader:
                 self._deleted += 1
             elif tag == _W + "drawing":
                 self._drawing(element, parts)
-            elif tag == _W + "r" or tag in _WRAPPERS or tag == _ALTERNATIVES:
-                self._gather(element, parts)
-            elif _local(element) == "Choice":
+            elif tag in _WRAPPERS or tag in (_W + "r", _ALTERNATIVES) or _local(element) == "Choice":
                 self._gather(element, parts)
 
     def _drawing(self, element: _Element, parts: list[str]) -> None:
@@ -234,4 +232,9 @@ def _code_block(lines: list[str]) -> Iterator[Block]:
 
 def _is_first_alternative(box: _Element) -> bool:
     # Word writes a text box twice: in a Choice for new readers and in a Fallback for old ones.
-    return not any(isinstance(around.tag, str) and around.tag.endswith("}Fallback") for around in box.iterancestors())
+    return all(_local(around) != "Fallback" for around in box.iterancestors())
+
+
+def _local(element: _Element) -> str:
+    """The tag without its namespace; comments have none."""
+    return str(element.tag).rpartition("}")[2]

@@ -27,7 +27,6 @@ _BLOCKS = frozenset(
     + ["dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hr", "html", "li", "main", "ol"]
     + ["p", "section", "summary", "ul", "td", "th", "tr", "tbody", "thead", "tfoot", "caption"]
 )
-)
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
 
