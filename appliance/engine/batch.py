@@ -41,7 +41,7 @@ class Batch:
         if end > self.capacity:
             raise ValueError(f"{end} tokens do not fit a batch of {self.capacity}")
         self._token[start:end] = tokens
-        self._pos[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
+        self._pos[start:end] = range(position, position + len(tokens))
         self._logits[start:end] = 0
         for index in range(start, end):
             self._seq_id[index][0] = sequence

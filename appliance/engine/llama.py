@@ -211,7 +211,7 @@ def _route_logs(api: Any) -> Any:
     """Send llama.cpp's messages to our log. The returned callback must be kept alive."""
 
     def receive(level: int, text: bytes, _data: object) -> None:
-        # Not a fault here: the cells are shared by many sequences, each within what the model was trained for.
+        # Not a fault here: many sequences share the cells, each within what the model was trained for.
         if level in _GGML_LEVELS and b"training context overflow" not in text:
             _log.log(_GGML_LEVELS[level], "llama.cpp: %s", text.decode("utf-8", "replace").rstrip())
 

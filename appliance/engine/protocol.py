@@ -2,9 +2,10 @@
 
 Must not know what either side does with them. A frame is a 4-byte big-endian length and a msgpack body;
 the first message from the engine is `Ready`, which names the protocol version, or `Failed` with id 0,
-which says why the engine cannot start. A request is answered by `Started`, any number of `Token`, and one `Done`;
-or by one `Failed` at any point. Codes of `Failed`: `context_length_exceeded`, `invalid_request`, `overloaded`,
-`deadline_exceeded`, `engine_error`; at start also `model_corrupt` and `bad_setting`.
+which says why the engine cannot start. A request is answered by `Started`, any number of `Token`, and
+one `Done`; or by one `Failed` at any point. Codes of `Failed`: `context_length_exceeded`,
+`invalid_request`, `overloaded`, `deadline_exceeded`, `engine_error`; at start also `model_corrupt`,
+`bad_setting` and `unavailable`.
 
 A deadline that passes before the first token is `Failed(code="deadline_exceeded")`; one that passes later
 ends the text where it is, with `Done(finish_reason="length", deadline_hit=True)`.
