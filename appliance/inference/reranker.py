@@ -21,7 +21,6 @@ from appliance.packs.specs import RerankerSpec
 
 Scores = npt.NDArray[np.float32]
 BATCH_PAIRS = 16
-_QUERY_SHARE = 4  # a question may take a quarter of the model's tokens
 _CHARACTERS_PER_TOKEN = 24  # no token of real text is longer; what lies beyond is cut before tokenizing
 
 
@@ -32,7 +31,9 @@ class OnnxReranker:
         self._spec = spec
         self._tokenizer = load_tokenizer(spec.tokenizer_path)
         self._plain = load_tokenizer(spec.tokenizer_path)
-        self._specials = self._tokenizer.num_special_tokens_to_add(is_pair=True)
+        # Half of what the pair template adds belongs to the question.
+        added = self._tokenizer.num_special_tokens_to_add(is_pair=True)
+        self._query_room = max(1, spec.max_query_tokens - (added + 1) // 2)
         self._tokenizer.enable_truncation(spec.max_tokens, strategy="only_second")
         self._model = OnnxModel(spec.path, settings)
 
@@ -89,7 +90,7 @@ class OnnxReranker:
         """The question, cut at a token's end if it would leave the passages no room."""
         if not query.strip():
             raise BadRequest("An empty question cannot be answered by a passage.")
-        room = max(1, self._spec.max_tokens // _QUERY_SHARE - self._specials)
+        room = self._query_room
         row = self._plain.encode(query[: room * _CHARACTERS_PER_TOKEN], add_special_tokens=False)
         if len(row.ids) <= room:
             return query, False
