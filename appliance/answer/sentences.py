@@ -12,11 +12,12 @@ _END = re.compile(r"(?<=[。！？；!?])|(?<=[.;])(?=\s)|\n+")
 _IDEOGRAPHS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]+")
 _LETTERS = r"[^\W_\u3400-\u9fff\uf900-\ufaff]+"
 _WORD = re.compile(rf"{_IDEOGRAPHS.pattern}|{_LETTERS}(?:[-/.]{_LETTERS})*")
-_STOP = frozenset(  # noqa: SIM905  # one word a line would hide the code around it
-    "a an and are as at be been but by can do does for from had has have how if in into is it its may more must no "
-    "not of on or shall should so such than that the their then there these they this to was were what when where "
-    "which who why will with would you your".split()
-)
+_FUNCTION_WORDS = """
+a an and are as at be been but by can do does for from had has have how if in into is it its may more must no not of
+on or shall should so such than that the their then there these they this to was were what when where which who why
+will with would you your
+"""
+_STOP = frozenset(_FUNCTION_WORDS.split())
 
 
 def split(text: str) -> list[str]:

@@ -16,8 +16,10 @@ from appliance.retrieval.types import Passage, Scores
         ("拧紧扭矩是多少？", "CJK"),
         ("HX-200的拧紧扭矩", "CJK"),
         ("Момент?", "CYRILLIC"),
-    ]
-    + [("12 / 7?", ""), ("ポンプの油", "CJK"), ("ＡＢＣ泵轴承温度", "CJK")],
+        ("12 / 7?", ""),
+        ("ポンプの油", "CJK"),
+        ("ＡＢＣ泵轴承温度", "CJK"),
+    ],
 )
 def test_script(text: str, script: str) -> None:
     assert script_of(text) == script

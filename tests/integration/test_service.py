@@ -1,0 +1,198 @@
+"""The real service with the real models, as its clients see it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from appliance import samples
+from appliance.packs import ResolvedPack
+from tests.integration.program import Service, command, environment, run, run_json, serving, sse
+
+QUESTION = next(question for question in samples.questions() if question.id == "en-01")
+LONG = {"question": QUESTION.question, "max_tokens": 200}
+GROUNDED = {"appliance": {"collection": "default"}}
+
+
+@pytest.fixture(scope="module")
+def service(pocket: ResolvedPack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with the sample manuals in it."""
+    folder = tmp_path_factory.mktemp("service")
+    assert run(folder / "data", "ingest", *map(str, samples.manuals())).returncode == 0
+    with serving(folder / "data", folder / "log") as running:
+        yield running
+
+
+def client(service: Service) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0)
+
+
+def test_sources_come_before_the_first_delta(service: Service) -> None:
+    with httpx.stream("POST", f"{service.url}/v1/ask", json={"question": QUESTION.question}, timeout=120) as reply:
+        assert reply.status_code == 200
+        events = list(sse(reply.iter_lines()))
+    names = [name for name, _ in events]
+    assert names[0] == "sources"
+    assert names[1] == "delta"
+    assert names[-1] == "done"
+    first = events[0][1]["sources"][:3]
+    assert (QUESTION.document, QUESTION.page) in [(source["document"], source["page"]) for source in first]
+
+
+def test_curl_as_the_readme_says(service: Service) -> None:
+    body = '{"question": "' + QUESTION.question + '"}'
+    done = subprocess.run(
+        ["curl", "-sN", f"{service.url}/v1/ask", "-d", body], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.startswith("event: sources\n")
+
+
+def test_streamed_text_equals_unstreamed_text(service: Service) -> None:
+    whole = httpx.post(f"{service.url}/v1/ask", json={"question": QUESTION.question, "stream": False}, timeout=120)
+    with httpx.stream("POST", f"{service.url}/v1/ask", json={"question": QUESTION.question}, timeout=120) as reply:
+        pieces = [data["text"] for name, data in sse(reply.iter_lines()) if name == "delta"]
+    assert "".join(pieces) == whole.json()["answer"]
+
+
+@pytest.mark.parametrize("extra", [GROUNDED, {}])
+def test_the_openai_client_gets_a_chat_completion_streamed_and_not(service: Service, extra: dict[str, object]) -> None:
+    messages = [{"role": "user", "content": QUESTION.question}]
+    with client(service) as api:
+        whole = api.chat.completions.create(
+            model="appliance", messages=messages, max_tokens=40, temperature=0, extra_body=extra
+        )  # type: ignore[call-overload]
+        stream = api.chat.completions.create(
+            model="appliance",
+            messages=messages,
+            max_tokens=40,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body=extra,
+        )  # type: ignore[call-overload]
+        chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert text
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens > 0
+    sources = whole.model_extra["appliance"]["sources"]
+    assert bool(sources) == bool(extra)
+
+
+def test_commands_talk_to_the_running_service(service: Service) -> None:
+    assert run_json(service.data_dir, "search", QUESTION.question)["passages"]
+    reply = run_json(service.data_dir, "ask", QUESTION.question)
+    assert reply["appliance"]["sources"]
+    listed = run_json(service.data_dir, "collections", "list")
+    assert listed[0]["documents"] == len(samples.manuals())
+
+
+def test_a_document_put_in_now_is_found_now_and_gone_when_deleted(service: Service, tmp_path: Path) -> None:
+    note = tmp_path / "note.md"
+    note.write_text("# Zeppelin winch\n\nThe zeppelin winch takes a cable of 37 metres.\n")
+    added = run_json(service.data_dir, "ingest", str(note), "--collection", "notes")["outcomes"][0]
+    assert added["status"] == "added"
+    found = httpx.post(f"{service.url}/v1/search", json={"query": "zeppelin winch cable", "collection": "notes"})
+    assert found.json()["results"][0]["document"] == "note.md"
+    note.write_text("# Zeppelin winch\n\nThe zeppelin winch takes a chain of 12 metres.\n")
+    assert run_json(service.data_dir, "ingest", str(note), "--collection", "notes")["outcomes"][0]["status"] == "replaced"
+    found = httpx.post(f"{service.url}/v1/search", json={"query": "zeppelin winch cable", "collection": "notes"})
+    texts = [result["text"] for result in found.json()["results"]]
+    assert any("12 metres" in text for text in texts)
+    assert not any("37 metres" in text for text in texts)
+    (document,) = run_json(service.data_dir, "documents", "list", "--collection", "notes")
+    assert run(service.data_dir, "documents", "delete", str(document["id"])).returncode == 0
+    gone = httpx.post(f"{service.url}/v1/search", json={"query": "zeppelin", "collection": "notes"})
+    assert gone.status_code == 409
+    assert "no documents" in gone.json()["error"]["message"]
+
+
+def test_a_killed_engine_ends_the_stream_with_retry_and_comes_back(service: Service) -> None:
+    killed = 0.0
+    with httpx.stream("POST", f"{service.url}/v1/ask", json=LONG, timeout=60) as reply:
+        events = []
+        for event in sse(reply.iter_lines()):
+            events.append(event)
+            if event[0] == "delta" and not killed:
+                os.kill(service.children()["engine"], signal.SIGKILL)
+                killed = time.monotonic()
+    name, data = events[-1]
+    assert name == "error"
+    assert "retry" in data["error"]["message"].lower()
+    while True:
+        again = httpx.post(f"{service.url}/v1/ask", json={**LONG, "max_tokens": 4, "stream": False}, timeout=60).json()
+        if again["appliance"]["tokens"]["generated"]:
+            break
+        # Until then questions are answered too, by quotations.
+        assert again["appliance"]["degraded"]
+        assert time.monotonic() - killed < 5
+        time.sleep(0.05)
+
+
+def test_a_client_that_leaves_frees_its_sequence(service: Service) -> None:
+    for _ in range(3):
+        with httpx.stream("POST", f"{service.url}/v1/ask", json=LONG, timeout=60) as reply:
+            for name, _data in sse(reply.iter_lines()):
+                if name == "delta":
+                    break
+    # Were they still running, this would wait for them.
+    quick = httpx.post(f"{service.url}/v1/ask", json={**LONG, "max_tokens": 2, "stream": False}, timeout=60).json()
+    assert quick["appliance"]["timings_ms"]["queue"] < 1000
+
+
+def test_sigterm_stops_it_cleanly_and_leaves_no_process(service: Service, tmp_path: Path) -> None:
+    with serving(tmp_path / "data", tmp_path / "log") as own:
+        children = list(own.children().values())
+        assert children
+        assert own.stop() == 0
+    assert not any(psutil.pid_exists(pid) for pid in children)
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_what_was_acknowledged_survives_kill_nine(pocket: ResolvedPack, tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    acknowledged: list[int] = []
+    with serving(data_dir, tmp_path / "log") as own:
+        children = list(own.children().values())
+        for number in range(12):
+            body = f"# Tank {number}\n\nTank number {number} holds {number * 100 + 7} litres of fuel.\n"
+            url = f"{own.url}/v1/collections/default/documents"
+            reply = httpx.put(url, params={"source": f"tank{number}.md"}, content=body.encode(), timeout=60)
+            assert reply.status_code == 200, reply.text
+            acknowledged.append(number)
+            if number == 8:
+                own.process.kill()
+                own.process.wait()
+                break
+    deadline = time.monotonic() + 10
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in children):
+        assert time.monotonic() < deadline, "the engine outlived its service"
+        time.sleep(0.05)
+    listed = run_json(data_dir, "documents", "list")
+    assert sorted(document["source"] for document in listed) == sorted(f"tank{number}.md" for number in acknowledged)
+    for number in (0, 8):
+        found = run_json(data_dir, "search", f"How much does tank number {number} hold?", "--top-k", "3")
+        assert any(f"Tank number {number} holds" in passage["text"] for passage in found["passages"])
+
+
+def test_a_second_service_on_the_data_directory_is_refused(service: Service) -> None:
+    done = subprocess.run(
+        command("serve", "--port", "0"),
+        env=environment(service.data_dir),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert str(service.data_dir) in done.stderr
