@@ -27,7 +27,7 @@ def download_from_hub(source: HubSource, folder: Path, locked: LockedFile | None
         The file in `folder`, and its SHA-256, size and commit as the hub states them and as they were found.
 
     Raises:
-        PullFailed: no network, no such file, or the file is not what the hub says it is.
+        PullFailed: no network, no such file, or the file is not what the hub says it is or said before.
     """
     try:
         from huggingface_hub import HfApi, hf_hub_download
@@ -56,7 +56,7 @@ def download_from_hub(source: HubSource, folder: Path, locked: LockedFile | None
         right = found == lfs.sha256
     else:  # a small file, kept in git itself: named by git's own sum
         right = stated is not None and _git_blob(path) == getattr(stated, "blob_id", "")
-    if not right:
+    if not right or (locked is not None and found != locked.sha256):
         path.unlink(missing_ok=True)
         raise PullFailed(f"What came for {where} is not the file that the hub lists.", remedy="Run the command again.")
     return path, LockedFile(found, path.stat().st_size, commit)

@@ -19,6 +19,7 @@ VERSION = 3
 ALIGNMENT = 32
 F32, Q8_0 = 0, 8  # tensor types
 UINT32, INT32, FLOAT32, STRING, ARRAY = 4, 5, 6, 8, 9  # value types
+LONGEST_STRING = 16 << 20  # bytes; more is taken for damage, not allocated
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 Scalar = int | float | bool | str
@@ -90,6 +91,8 @@ def _take(file: BinaryIO, layout: str) -> tuple[int, ...]:
 
 def _string(file: BinaryIO) -> str:
     (length,) = _take(file, "Q")
+    if length > LONGEST_STRING:
+        raise ValueError(f"a text of {length} bytes")
     raw = file.read(length)
     if len(raw) != length:
         raise ValueError("it ends early")

@@ -1,0 +1,103 @@
+"""The ONNX graphs compute what the definition says, whatever the padding, and are the same bytes every time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from appliance.packs.recipes.e5_graph import embedder_onnx, reranker_onnx
+from appliance.packs.recipes.e5_weights import E5Weights
+from tests.unit.packs.e5_reference import PIECES, POSITIONS, embed, random_delta, random_weights, rerank
+
+ALL = np.arange(PIECES, dtype=np.int64)
+PAD = 1
+
+
+def session(model: bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def padded(rows: list[list[int]], fill: int) -> np.ndarray:
+    width = max(map(len, rows))
+    return np.array([row + [fill] * (width - len(row)) for row in rows], dtype=np.int64)
+
+
+@pytest.fixture(scope="module")
+def weights() -> E5Weights:
+    return random_weights(1)
+
+
+@pytest.mark.parametrize("lengths", [[1], [3, 17, 8], [POSITIONS, 2]])
+def test_the_embedder_is_the_definitions(weights: E5Weights, lengths: list[int]) -> None:
+    rng = np.random.default_rng(len(lengths))
+    texts = [rng.integers(4, PIECES, length).tolist() for length in lengths]
+    mask = padded([[1] * length for length in lengths], 0)
+    (found,) = session(embedder_onnx(weights, ALL)).run(None, {"input_ids": padded(texts, PAD), "attention_mask": mask})
+    wanted = np.stack([embed(weights, text) for text in texts])
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    # Activations are rounded to 8 bits per block of 32: close, not equal.
+    assert (found * wanted).sum(1).min() > 0.999
+
+
+def test_the_vocabulary_cut_moves_rows_and_changes_no_vector(weights: E5Weights) -> None:
+    keep = np.array([0, 1, 2, 3, 10, 20, 30, 59], dtype=np.int64)
+    cut = session(embedder_onnx(weights, keep))
+    whole = session(embedder_onnx(weights, ALL))
+    ids = np.array([[0, 4, 7, 5, 2]], dtype=np.int64)
+    mask = np.ones_like(ids)
+    (found,) = cut.run(None, {"input_ids": ids, "attention_mask": mask})
+    (wanted,) = whole.run(None, {"input_ids": keep[ids], "attention_mask": mask})
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_texts_vector_does_not_depend_on_its_batch(weights: E5Weights) -> None:
+    model = session(embedder_onnx(weights, ALL))
+    texts = [[5, 6, 7], [8] * 30, [9, 10] * 10]
+    mask = padded([[1] * len(text) for text in texts], 0)
+    (together,) = model.run(None, {"input_ids": padded(texts, PAD), "attention_mask": mask})
+    for text, row in zip(texts, together, strict=True):
+        ids = np.array([text], dtype=np.int64)
+        (alone,) = model.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})
+        np.testing.assert_allclose(alone[0], row, atol=2e-5)
+
+
+def test_the_reranker_is_the_definitions(weights: E5Weights) -> None:
+    rng = np.random.default_rng(3)
+    delta = random_delta(2)
+    pairs = [([0, 7, 2], [0, 9, 11, 2]), ([0, *rng.integers(4, PIECES, 12).tolist(), 2], [0, 5, 2])]
+    pairs.append(([0, 2], [0, *rng.integers(4, PIECES, 40).tolist(), 2]))
+    ids = padded([question + passage for question, passage in pairs], PAD)
+    mask = padded([[1] * len(question + passage) for question, passage in pairs], 0)
+    wanted = [rerank(weights, delta, question, passage) for question, passage in pairs]
+    model = session(reranker_onnx(weights, ALL, delta))
+    for pad_side in (0, 1):
+        sides = padded([[0] * len(question) + [1] * len(passage) for question, passage in pairs], pad_side)
+        feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": sides}
+        (found,) = model.run(None, feeds)
+        assert found.shape == (3, 1)
+        np.testing.assert_allclose(found[:, 0], wanted, atol=0.03)
+
+
+def test_another_process_builds_the_same_bytes(weights: E5Weights) -> None:
+    script = """
+import hashlib, numpy, sys
+from appliance.packs.recipes.e5_graph import embedder_onnx, reranker_onnx
+from tests.unit.packs.e5_reference import PIECES, random_delta, random_weights
+keep = numpy.arange(PIECES)
+weights = random_weights(1)
+for model in (embedder_onnx(weights, keep), reranker_onnx(weights, keep, random_delta(2))):
+    print(hashlib.sha256(model).hexdigest())
+"""
+    ran = [
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert ran[0] == ran[1]
+    assert len(set(ran[0].split())) == 2
