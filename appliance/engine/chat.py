@@ -61,9 +61,7 @@ def render_chat(
     return _split(text, [content for _, content in messages])
 
 
-def _render(
-    template: str, messages: list[dict[str, str]], bos: str, eos: str, *, add_generation_prompt: bool
-) -> str:
+def _render(template: str, messages: list[dict[str, str]], bos: str, eos: str, *, add_generation_prompt: bool) -> str:
     import jinja2
 
     try:
@@ -92,9 +90,7 @@ def _compile(template: str) -> Any:
     def to_json(value: object, indent: int | None = None) -> str:
         return json.dumps(value, ensure_ascii=False, indent=indent)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda format: datetime.now().astimezone().strftime(format)

@@ -27,7 +27,7 @@ from appliance.engine.protocol import (
     Submit,
     Token,
 )
-from appliance.engine.sampling import Sampler
+from appliance.engine.sampling import Sampler, fault_of
 from appliance.engine.scheduler import Chunk, Pace, Running, Waiting, admit, plan
 from appliance.engine.text import TextStream
 
@@ -114,6 +114,8 @@ class Core:
             return self._refuse(request.id, "overloaded", f"{queued} requests are waiting already.")
         if request.max_tokens < 1:
             return self._refuse(request.id, "invalid_request", "max_tokens must be at least 1.")
+        if fault := fault_of(request.sampling, self.llama.n_vocab):
+            return self._refuse(request.id, "invalid_request", fault)
         size = sum(len(segment.text.encode("utf-8", "replace")) for segment in request.prompt)
         if size > limit * _MOST_BYTES_PER_TOKEN:
             message = f"A prompt of {size} bytes is too long: the context holds {limit} tokens."

@@ -87,6 +87,7 @@ class Llama:
         params.swa_full = True  # a sliding-window cache could not be cut back or shared
         params.n_batch = max(settings.batch_tokens, settings.max_sequences + MIN_PREFILL_TOKENS)
         params.n_ubatch = min(params.n_batch, 512)
+        params.n_outputs_max = settings.max_sequences  # one choice of a token for each sequence and step
         threads = settings.threads or len(os.sched_getaffinity(0))
         params.n_threads = params.n_threads_batch = threads
         params.offload_kqv = params.op_offload = gpu

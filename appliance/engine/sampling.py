@@ -5,6 +5,7 @@ Must not know requests, batches or text.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,31 @@ from appliance.engine.llama import Llama
 from appliance.engine.protocol import Sampling
 
 PENALTY_TOKENS = 64  # how far penalties look back, prompt included: llama.cpp's default
+_COLDEST = 1e-4  # below this, dividing by the temperature leaves the range of float32: it means the maximum
 _DEFAULT_SEED = 0xFFFFFFFF  # llama.cpp draws a seed of its own for this one
+
+
+def fault_of(sampling: Sampling, n_vocab: int) -> str:
+    """What is wrong with the parameters, "" if nothing. llama.cpp ends the process over some of them."""
+    numbers = (
+        sampling.temperature,
+        sampling.top_p,
+        sampling.min_p,
+        sampling.repeat_penalty,
+        sampling.frequency_penalty,
+        sampling.presence_penalty,
+        *sampling.logit_bias.values(),
+    )
+    if not all(math.isfinite(number) for number in numbers):
+        return "Sampling parameters must be finite numbers."
+    if sampling.repeat_penalty <= 0.0:
+        return "repeat_penalty must be over 0."
+    if sampling.top_k < 0 or not 0.0 <= sampling.top_p <= 1.0 or not 0.0 <= sampling.min_p <= 1.0:
+        return "top_k must not be negative; top_p and min_p must be between 0 and 1."
+    unknown = [token for token in sampling.logit_bias if not 0 <= token < n_vocab]
+    if unknown:
+        return f"logit_bias names token {unknown[0]}, but the model has the tokens 0 to {n_vocab - 1}."
+    return ""
 
 
 class Sampler:
@@ -31,7 +56,7 @@ class Sampler:
         self._chain: Any = None
         penalties = (sampling.repeat_penalty, sampling.frequency_penalty, sampling.presence_penalty)
         penalised = penalties != (1.0, 0.0, 0.0)
-        greedy = sampling.temperature <= 0.0
+        greedy = sampling.temperature < _COLDEST
         if greedy and not penalised and not sampling.logit_bias:
             return
         import llama_cpp as api
@@ -39,7 +64,7 @@ class Sampler:
         self._api: Any = api
         chain = self._chain = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
         add = api.llama_sampler_chain_add
-        bias = {token: value for token, value in sampling.logit_bias.items() if 0 <= token < llama.n_vocab}
+        bias = sampling.logit_bias
         if bias:
             entries = [api.llama_logit_bias(token, value) for token, value in bias.items()]
             array = (api.llama_logit_bias * len(bias))(*entries)

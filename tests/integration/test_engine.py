@@ -215,6 +215,15 @@ async def test_a_file_that_is_no_model_is_told_as_such(spec: EngineConfig, tmp_p
         await client.count(["x"])
 
 
+async def test_one_that_never_starts_is_given_up_and_says_why(spec: EngineConfig, tmp_path: Path) -> None:
+    client = EngineClient(msgspec.structs.replace(spec, model_path=str(tmp_path / "gone.gguf")))
+    await client.start(wait=False)
+    await until(lambda: client.state == "failed", 60.0)
+    with pytest.raises(Unavailable, match=r"gone\.gguf"):
+        await client.count(["x"])
+    await client.stop(grace_s=0.1)
+
+
 async def test_a_gpu_that_is_demanded_and_not_there_is_told(spec: EngineConfig) -> None:
     client = EngineClient(msgspec.structs.replace(spec, device="abacus"))
     with pytest.raises(BadSetting, match="abacus"):

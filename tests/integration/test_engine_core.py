@@ -304,6 +304,26 @@ def test_bias_and_penalties_change_greedy_choices(core: Core, llama: Llama) -> N
     assert text(run(core, [submit(3, "Count to ten.", 12, sampling=penalised)])[3]) != plain
 
 
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(repeat_penalty=0.0),
+        Sampling(frequency_penalty=float("nan")),
+        Sampling(temperature=float("inf")),
+        Sampling(top_p=1.5),
+        Sampling(logit_bias={-1: 1.0}),
+        Sampling(logit_bias={10**6: 1.0}),
+    ],
+)
+def test_sampling_parameters_that_would_break_the_engine_are_refused(core: Core, sampling: Sampling) -> None:
+    assert failure(run(core, [submit(1, "Hi", 2, sampling=sampling)])[1]).code == "invalid_request"
+
+
+def test_the_coldest_temperature_is_greedy(core: Core) -> None:
+    cold = run(core, [submit(1, "Count to ten.", 6, sampling=Sampling(temperature=1e-30))])[1]
+    assert text(cold) == text(run(core, [submit(2, "Count to ten.", 6)])[2])
+
+
 def test_what_does_not_fit_is_refused_with_the_numbers(core: Core) -> None:
     failed = failure(run(core, [submit(1, "word " * 4080, 100)])[1])
     assert failed.code == "context_length_exceeded"
