@@ -35,7 +35,6 @@ _RUNS = re.compile(
 _JOINTS = re.compile(r"[-/._:+#]+")
 _WIDE_JOINTS = re.compile(r"[/:+#]+")
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
-_LETTERS_OR_DIGITS = re.compile(r"\d+|[^\W\d]+")
 _MAX_TERM_CHARACTERS = 64  # longer runs are no words; they are still findable by their beginning
 
 
@@ -46,8 +45,8 @@ class Analyzer:
     - English: stop words out, Snowball stems.
     - Chinese: every bigram of characters, and the words of three characters and more and of one, as `rjieba`
       cuts them (words of two are bigrams already). A run unknown to the dictionary is found by bigrams.
-    - Part numbers (`hx-200/77-1203`): the whole, the parts between wide joints, every piece, and the form
-      without joints.
+    - Part numbers (`hx-200/77-1203`): the whole, the parts between wide joints, every piece, and all of these
+      without their joints (`hx200`).
     """
 
     def __init__(self) -> None:
@@ -99,7 +98,8 @@ class Analyzer:
         joined = "".join(pieces)
         if any(character.isdigit() for character in run):
             parts = [part for part in _WIDE_JOINTS.split(run) if part]
-            yield from dict.fromkeys([run, *parts, *pieces, joined])
+            joined_parts = ["".join(_JOINTS.split(part)) for part in parts]
+            yield from dict.fromkeys([run, *parts, *pieces, *joined_parts, joined])
         else:
             for piece in pieces:
                 yield from self._plain(piece)
@@ -110,8 +110,6 @@ class Analyzer:
         if spelled.split("'")[0] in STOP_WORDS or spelled.endswith("n't"):
             return
         yield self._stem(word)
-        if word.isalnum() and not word.isdigit() and not word.isalpha():  # m12, 24v: a unit or type glued on
-            yield from (piece for piece in _LETTERS_OR_DIGITS.findall(word) if len(piece) > 1)
 
     def _stem(self, word: str) -> str:
         stem = self._stems.get(word)
