@@ -1,0 +1,164 @@
+"""Owns the addresses the service listens on: a loopback port and a unix socket, bound before anything else.
+
+Must not know the server that accepts on them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import ipaddress
+import os
+import socket
+import stat
+import tempfile
+from pathlib import Path
+
+from appliance.config import Settings
+from appliance.errors import ApplianceError, BadSetting, DataDirBusy
+
+MAX_SOCKET_PATH_BYTES = 100  # Linux has room for 107, other systems for 103
+BACKLOG = 1024
+
+
+class CannotListen(ApplianceError):
+    """An address cannot be bound."""
+
+    code = "cannot_listen"
+
+
+def socket_path(settings: Settings) -> Path:
+    """Where the unix socket of the service over this data directory is.
+
+    In the data directory; when that path is too long for a socket, under a short name of its own in the
+    user's runtime folder.
+
+    Raises:
+        BadSetting: `server.socket` is too long.
+    """
+    named = settings.server.socket
+    path = Path(named).expanduser().absolute() if named else settings.data_path / "appliance.sock"
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
+        return path
+    if named:
+        raise BadSetting(
+            f"server.socket is longer than {MAX_SOCKET_PATH_BYTES} bytes: {path}.",
+            remedy="A unix socket needs a shorter path.",
+            param="server.socket",
+        )
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(runtime) if runtime else Path(tempfile.gettempdir()) / f"appliance-{os.getuid()}"
+    digest = hashlib.sha256(os.fsencode(settings.data_path)).hexdigest()[:16]
+    return folder / f"appliance-{digest}.sock"
+
+
+def bind_port(host: str, port: int) -> socket.socket:
+    """A listening TCP socket on a loopback address.
+
+    Raises:
+        BadSetting: `host` is no loopback address.
+        CannotListen: the port is taken, or not allowed.
+    """
+    address = "127.0.0.1" if host.lower() == "localhost" else host.strip("[]")
+    try:
+        is_loopback = ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise BadSetting(
+            f"server.host is {host!r}, but this version listens on loopback only: it has no API keys yet, "
+            "and anyone on the network could read the documents.",
+            remedy="Use 127.0.0.1, ::1 or localhost, and a reverse proxy or SSH tunnel for other machines.",
+            param="server.host",
+        )
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    try:
+        # Ports of connections that ended a moment ago are free; a port that is listened on is not.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(error, address, port) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _cannot_listen(error: OSError, address: str, port: int) -> CannotListen:
+    if error.errno == errno.EADDRINUSE:
+        reason, remedy = "is in use by another program", "Choose another one: appliance serve --port NUMBER"
+    elif error.errno == errno.EACCES:
+        reason, remedy = "is reserved for the system", "Choose one above 1023: appliance serve --port NUMBER"
+    else:
+        reason, remedy = f"cannot be listened on: {error.strerror}", ""
+    return CannotListen(f"Port {port} on {address} {reason}.", remedy=remedy, param="server.port")
+
+
+class UnixListener:
+    """A listening unix socket that only its user may connect to; its file goes with it.
+
+    Raises:
+        DataDirBusy: another service answers there.
+        CannotListen: the path cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._bind()
+        except OSError as error:
+            self.socket.close()
+            raise CannotListen(f"The socket {path} cannot be made: {error.strerror}.") from error
+        except ApplianceError:
+            self.socket.close()
+            raise
+
+    def _bind(self) -> None:
+        folder = self.path.parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.parent == Path(tempfile.gettempdir()) and folder.stat().st_uid != os.getuid():
+            raise CannotListen(f"The folder {folder} belongs to somebody else.", remedy="Set server.socket.")
+        self._clear_stale()
+        before = os.umask(0o177)  # never, not even for a moment, open to others
+        try:
+            self.socket.bind(str(self.path))
+        finally:
+            os.umask(before)
+        self.socket.listen(BACKLOG)
+        self.socket.setblocking(False)
+        self._inode = self.path.stat().st_ino
+
+    def _clear_stale(self) -> None:
+        try:
+            mode = self.path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise CannotListen(f"{self.path} exists and is not a socket.", remedy="Set server.socket to another path.")
+        if answers(self.path):
+            raise DataDirBusy(
+                f"Another service already answers on {self.path}.",
+                remedy="Stop it first, or use another data directory.",
+            )
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Stop listening and remove the file, unless it is another's by now."""
+        self.socket.close()
+        with contextlib.suppress(OSError):
+            if self.path.lstat().st_ino == self._inode:
+                self.path.unlink()
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody accepts connections on the unix socket `path`."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(str(path))
+        except OSError as error:
+            # A full backlog means that somebody is there, only busy.
+            return error.errno == errno.EAGAIN or isinstance(error, TimeoutError)
+        return True

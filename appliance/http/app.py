@@ -1,0 +1,68 @@
+"""Owns the application: its routes, its error handler, its description of itself.
+
+Must not know sockets or how it is run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Litestar, Router
+from litestar.datastructures import State
+from litestar.di import Provide
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+
+from appliance import __version__
+from appliance.http.ask import AskController
+from appliance.http.chat import ChatController
+from appliance.http.edge import Edge
+from appliance.http.health import HealthController
+from appliance.http.lifecycle import Lifecycle
+from appliance.http.ports import Backend
+from appliance.http.problems import handle
+from appliance.http.search import SearchController
+from appliance.http.stored import StoredController
+
+
+class Application(Litestar):
+    """The ASGI application over a backend.
+
+    Attributes:
+        lifecycle: how it is told to stop.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.lifecycle = Lifecycle()
+        super().__init__(
+            route_handlers=[HealthController, AskController, SearchController, ChatController, StoredController],
+            dependencies={
+                "backend": Provide(lambda: backend, sync_to_thread=False),
+                "lifecycle": Provide(lambda: self.lifecycle, sync_to_thread=False),
+            },
+            exception_handlers={Exception: handle},
+            logging_config=None,
+            request_max_body_size=None,  # `body.read` has a limit for each route
+            openapi_config=OpenAPIConfig(
+                title="appliance",
+                version=__version__,
+                # Only the document itself: the viewers that Litestar offers load scripts from the network.
+                openapi_router=Router("/openapi.json", route_handlers=[], include_in_schema=False),
+                render_plugins=[JsonRenderPlugin(path="/")],
+            ),
+            state=State({}),
+        )
+        routed: Any = super().__call__  # Litestar's ASGI types are closed unions; the edge takes any ASGI
+        self._edge = Edge(routed, self.lifecycle)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """ASGI."""
+        if scope["type"] == "http":
+            await self._edge(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def create_app(backend: Backend) -> Application:
+    """The application over `backend`."""
+    return Application(backend)

@@ -1,0 +1,117 @@
+"""Owns `POST /v1/ask`, for curl and shell scripts.
+
+Must not know how questions are answered.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, Request, Response, post
+from litestar.params import Dependency
+
+from appliance.answer.types import Delta, Event, Finished, Message, Question, Report, Sources
+from appliance.errors import BadRequest
+from appliance.http import body, extension, sse
+from appliance.http.extension import Extension
+from appliance.http.feed import Feed
+from appliance.http.lifecycle import Lifecycle
+from appliance.http.ports import DEFAULT_COLLECTION, Backend
+from appliance.http.problems import Problem
+from appliance.http.schema import json_body
+
+
+class AskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A question to a collection."""
+
+    question: str
+    collection: str | None = None  # "default" when neither this nor `appliance.collection` is given
+    stream: bool = True
+    top_k: extension.TopK | None = None
+    max_tokens: extension.Tokens | None = None
+    appliance: Extension = Extension()
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The unstreamed reply."""
+
+    answer: str
+    finish_reason: Literal["stop", "length"]
+    appliance: Report
+
+
+class AskFormat:
+    """Events `sources`, `delta`…, `done`, or `error`."""
+
+    def event(self, event: Event) -> bytes:
+        """The event of its name."""
+        match event:
+            case Sources():
+                data = msgspec.structs.asdict(event)
+                return sse.encode(msgspec.json.encode(data), "sources")
+            case Delta():
+                return sse.encode(msgspec.json.encode({"text": event.text}), "delta")
+            case Finished():
+                done = {"finish_reason": event.finish_reason, "appliance": event.report}
+                return sse.encode(msgspec.json.encode(done), "done")
+
+    def end(self) -> bytes:
+        """Nothing: `done` was the end."""
+        return b""
+
+    def error(self, problem: Problem) -> bytes:
+        """An `error` event with the usual error object."""
+        return sse.encode(problem.body(), "error")
+
+
+class AskController(Controller):
+    """Questions with answers from a collection."""
+
+    tags = ("answers",)
+
+    @post("/v1/ask", status_code=200, operation_class=json_body(AskRequest))
+    async def ask(
+        self,
+        request: Request[Any, Any, Any],
+        backend: Annotated[Backend, Dependency(skip_validation=True)],
+        lifecycle: Annotated[Lifecycle, Dependency(skip_validation=True)],
+    ) -> Response[Any]:
+        """Answer a question: server-sent events, or one JSON object with `"stream": false`."""
+        server = backend.settings.server
+        data = await body.read(request, server.max_body_bytes, lifecycle, what="request")
+        asked = body.decode(data, AskRequest)
+        feed = Feed(backend.ask(question(asked, request.state.request_id)), request.receive, lifecycle)
+        if asked.stream:
+            return await sse.stream(feed, AskFormat(), server.ping_interval_s)
+        try:
+            text, finished = await feed.whole()
+        finally:
+            await feed.close()
+        report = finished.report
+        headers = {"Server-Timing": extension.server_timing(report.timings_ms)}
+        return Response(Answer(text, finished.finish_reason, report), headers=headers)
+
+
+def question(asked: AskRequest, request_id: str) -> Question:
+    """What the backend is asked.
+
+    Raises:
+        BadRequest: two different collections are named, or something that is not supported yet.
+    """
+    own = asked.appliance
+    extension.check(own)
+    for name in ("collection", "top_k"):
+        outer, inner = getattr(asked, name), getattr(own, name)
+        if outer is not None and inner is not None and outer != inner:
+            raise BadRequest(f"{name} and appliance.{name} differ.", remedy="Give one of them.", param=name)
+    return Question(
+        messages=(Message("user", asked.question),),
+        collection=asked.collection or own.collection or DEFAULT_COLLECTION,
+        request_id=request_id,
+        top_k=asked.top_k or own.top_k,
+        max_tokens=asked.max_tokens,
+        priority=own.priority,
+        deadline_ms=own.deadline_ms,
+        effort=own.effort,
+    )

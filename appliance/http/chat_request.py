@@ -1,0 +1,250 @@
+"""Owns the request of `POST /v1/chat/completions`: its fields, and what of them is understood.
+
+Must not know replies, nor how questions are answered.
+
+Every field that OpenAI's reference names is declared. A field that is not supported yet is refused unless its
+value asks for nothing; none is silently ignored. Fields that cannot change an answer are taken.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from appliance.answer.types import Message, Question, Role
+from appliance.engine.protocol import Sampling
+from appliance.errors import ApplianceError, BadRequest
+from appliance.http import extension
+from appliance.http.extension import Extension, Tokens
+
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+MAX_STOPS = 4
+MAX_BIAS = 100.0
+# Names under which the generator answers besides its own.
+ALIASES = frozenset({"", "default", "appliance"})
+
+# What an unsupported field may be set to, because it then asks for nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "n": (1,),
+    "prediction": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "store": (False,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+UNSUPPORTED_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "function_call": (),
+    "name": ("",),
+    "tool_call_id": (),
+    "tool_calls": ([],),
+}
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of a stream. Nothing is obfuscated, so `include_obfuscation` has no effect."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message, its content checked by `_text`."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    annotations: list[Any] | None = None  # of our own earlier replies
+    audio: Any = None
+    function_call: Any = None
+    name: Any = None
+    tool_call_id: Any = None
+    tool_calls: Any = None
+
+
+class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """OpenAI's request; a field that is null counts as left out. `temperature` left out means 0: a small model
+    on documents does best when it takes its most likely words."""
+
+    messages: list[ChatMessage]
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: dict[str, float] | None = None
+    appliance: Extension | None = None
+    # Taken, and without effect on an answer.
+    metadata: dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    user: str | None = None
+    # Refused unless neutral; see NEUTRAL.
+    audio: Any = None
+    function_call: Any = None
+    functions: Any = None
+    logprobs: Any = None
+    modalities: Any = None
+    n: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    response_format: Any = None
+    store: Any = None
+    tool_choice: Any = None
+    tools: Any = None
+    top_logprobs: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+
+class UnknownModel(ApplianceError):
+    """A model was named that cannot answer."""
+
+    code, status, kind = "model_not_found", 404, "invalid_request_error"
+
+
+def check_model(name: str | None, generator: str) -> None:
+    """Refuse a model that is not the generator: its name in the reply would be a lie.
+
+    Raises:
+        UnknownModel: `name` is neither the generator's nor an alias.
+    """
+    if (name or "") not in ALIASES and name != generator:
+        raise UnknownModel(
+            f"There is no model {name!r} that answers.", remedy=f"Use {generator!r}, or leave it out.", param="model"
+        )
+
+
+def question(asked: ChatRequest, request_id: str) -> Question:
+    """What the backend is asked.
+
+    Raises:
+        BadRequest: a field is wrong, or not supported yet; names it.
+    """
+    for name, neutral in NEUTRAL.items():
+        _refuse_unless_neutral(name, getattr(asked, name), neutral)
+    own = asked.appliance or Extension()
+    extension.check(own)
+    if asked.stream_options is not None and not asked.stream:
+        raise BadRequest("stream_options needs stream to be true.", param="stream_options")
+    if not asked.messages:
+        raise BadRequest("messages is empty.", remedy="Send at least one user message.", param="messages")
+    return Question(
+        messages=tuple(_message(number, message) for number, message in enumerate(asked.messages)),
+        collection=own.collection,
+        request_id=request_id,
+        top_k=own.top_k,
+        max_tokens=_max_tokens(asked),
+        sampling=_sampling(asked),
+        stop=_stop(asked.stop),
+        priority=own.priority,
+        deadline_ms=own.deadline_ms,
+        effort=own.effort,
+    )
+
+
+def _refuse_unless_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
+    # `True == 1` in Python: types are compared too.
+    if value is None or any(value == allowed and type(value) is type(allowed) for allowed in neutral):
+        return
+    shown = f"{name} = {msgspec.json.encode(value).decode():.60}"
+    raise BadRequest(f"{shown} is not supported yet.", remedy=f"Leave {name.split('.')[-1]} out.", param=name)
+
+
+def _message(number: int, message: ChatMessage) -> Message:
+    where = f"messages[{number}]"
+    for name, neutral in UNSUPPORTED_IN_MESSAGE.items():
+        _refuse_unless_neutral(f"{where}.{name}", getattr(message, name), neutral)
+    roles: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+    role = roles.get(message.role)
+    if role is None:
+        raise BadRequest(
+            f"The role {message.role!r} is not supported.",
+            remedy="Use system, developer, user or assistant.",
+            param=f"{where}.role",
+        )
+    return Message(role, _text(message, where))
+
+
+def _text(message: ChatMessage, where: str) -> str:
+    content = message.content
+    if content is None:
+        if message.role == "assistant":
+            return message.refusal or ""
+        raise BadRequest("A message has no content.", param=f"{where}.content")
+    if isinstance(content, str):
+        return content
+    return "\n".join(_part(part, f"{where}.content[{number}]") for number, part in enumerate(content))
+
+
+def _part(part: dict[str, Any], where: str) -> str:
+    kind = part.get("type")
+    key = {"text": "text", "refusal": "refusal"}.get(kind) if isinstance(kind, str) else None
+    if key is None:
+        raise BadRequest(
+            f"Content parts of type {kind!r} are not supported.", remedy="Send text parts.", param=f"{where}.type"
+        )
+    text = part.get(key)
+    if not isinstance(text, str):
+        raise BadRequest(f"{where}.{key} must be a string.", param=f"{where}.{key}")
+    return text
+
+
+def _max_tokens(asked: ChatRequest) -> int | None:
+    old, new = asked.max_tokens, asked.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise BadRequest(
+            "max_tokens and max_completion_tokens differ.",
+            remedy="Give max_completion_tokens alone.",
+            param="max_tokens",
+        )
+    return old if new is None else new
+
+
+def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(stops) > MAX_STOPS:
+        raise BadRequest(f"stop has {len(stops)} sequences; at most {MAX_STOPS} are allowed.", param="stop")
+    if "" in stops:
+        raise BadRequest("stop has an empty sequence.", param="stop")
+    return stops
+
+
+def _sampling(asked: ChatRequest) -> Sampling:
+    return Sampling(
+        temperature=asked.temperature or 0.0,
+        top_p=1.0 if asked.top_p is None else asked.top_p,
+        frequency_penalty=asked.frequency_penalty or 0.0,
+        presence_penalty=asked.presence_penalty or 0.0,
+        logit_bias=_bias(asked.logit_bias or {}),
+        seed=asked.seed,
+    )
+
+
+def _bias(given: dict[str, float]) -> dict[int, float]:
+    bias: dict[int, float] = {}
+    for token, value in given.items():
+        if not (token.isascii() and token.isdigit() and len(token) < 10) or abs(value) > MAX_BIAS:
+            raise BadRequest("logit_bias maps token ids to numbers from -100 to 100.", param=f"logit_bias.{token[:40]}")
+        bias[int(token)] = value
+    return bias

@@ -1,0 +1,127 @@
+"""Owns the limits of a connection before there is a request: how large its head may be, and how slow.
+
+Must not know requests: uvicorn makes them when the head is whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from appliance.http.problems import Problem
+
+MAX_HEAD_BYTES = 64 << 10
+MAX_HEADERS = 100
+HEAD_PATIENCE_S = 20.0
+
+MALFORMED = Problem(400, "This is not a valid HTTP request.", "invalid_request_error", "malformed_request")
+TOO_LARGE = Problem(
+    431,
+    f"The request's head is over the limit of {MAX_HEADERS} headers or {MAX_HEAD_BYTES} bytes.",
+    "invalid_request_error",
+    "headers_too_large",
+)
+TOO_SLOW = Problem(408, "The request came too slowly.", "invalid_request_error", "request_timeout")
+PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection with a bounded head, and refusals in the shape of all errors."""
+
+    _in_head = True
+    _begun = False  # a head has begun, and is not whole
+    _head_bytes = 0
+    _parsed_bytes = 0
+    _refusal = MALFORMED
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client connected."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client left or was closed."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        if self._in_head:
+            # Counted here as well as by header: the parser hands a header on only when it is whole.
+            # A chunk that ends a head may hold much of its body, so only the chunks before it count.
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(TOO_LARGE)
+                return
+            self._head_bytes += len(data)
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """The parser found the start of a request."""
+        super().on_message_begin()
+        self._parsed_bytes = 0
+        self._begun = True
+        self._await_head()
+
+    def on_url(self, url: bytes) -> None:
+        """The parser found a piece of the target."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """The parser found a header."""
+        self._count(len(name) + len(value))
+        if len(self.headers) >= MAX_HEADERS:
+            self._reject(TOO_LARGE)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is whole; a request begins."""
+        self._in_head = self._begun = False
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's refusal of what the parser cannot take."""
+        self._refuse(self._refusal)
+
+    def _count(self, size: int) -> None:
+        self._parsed_bytes += size
+        if self._parsed_bytes > MAX_HEAD_BYTES:
+            self._reject(TOO_LARGE)
+
+    def _reject(self, problem: Problem) -> None:
+        self._refusal = problem
+        raise httptools.HttpParserError(problem.message)  # stops the parser
+
+    def _await_head(self) -> None:
+        self._in_head = True
+        self._head_bytes = 0
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(HEAD_PATIENCE_S, self._too_slow)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_slow(self) -> None:
+        if self._begun:
+            self._refuse(TOO_SLOW)
+        else:
+            self.transport.close()
+
+    def _refuse(self, problem: Problem) -> None:
+        if self.transport.is_closing():
+            return
+        body = problem.body()
+        head = [
+            f"HTTP/1.1 {problem.status} {PHRASES[problem.status]}",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            "connection: close",
+        ]
+        self.transport.write("\r\n".join(head).encode() + b"\r\n\r\n" + body)
+        self.transport.close()

@@ -1,0 +1,50 @@
+"""Owns the `appliance` object of requests, the headers of replies, and how both routes of questions use them.
+
+Must not know either route's own fields.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from appliance.answer.types import Effort
+from appliance.engine.protocol import Priority
+from appliance.errors import BadRequest
+
+TopK = Annotated[int, Meta(ge=1, le=50)]
+Tokens = Annotated[int, Meta(ge=1)]
+Cache = Literal["default", "bypass", "refresh"]
+
+_TOKEN = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What OpenAI's requests have no field for. `cache` is taken and has no effect: nothing is cached yet."""
+
+    collection: str | None = None
+    top_k: TopK | None = None
+    deadline_ms: Annotated[float, Meta(gt=0)] | None = None
+    priority: Priority = "interactive"
+    effort: Effort = "full"
+    cache: Cache = "default"
+    filters: Any = None
+
+
+def check(extension: Extension) -> None:
+    """Refuse what is not supported yet.
+
+    Raises:
+        BadRequest: names the field.
+    """
+    if extension.filters is not None:
+        raise BadRequest("appliance.filters is not supported yet.", remedy="Leave it out.", param="appliance.filters")
+
+
+def server_timing(timings_ms: Mapping[str, float]) -> str:
+    """The `Server-Timing` header: `name;dur=milliseconds` of each stage."""
+    return ", ".join(f"{_TOKEN.sub('_', name)};dur={ms:.2f}" for name, ms in timings_ms.items())

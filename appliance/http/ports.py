@@ -1,0 +1,71 @@
+"""Owns what the HTTP service needs of the rest of the program.
+
+Must not know who implements it; `service.py` hands it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from appliance.answer.types import Event, Question
+from appliance.config import Settings
+from appliance.documents.ingest import Outcome
+from appliance.retrieval.types import SearchRequest, SearchResult
+from appliance.store.records import Collection, Document
+
+State = Literal["ready", "loading", "degraded", "failed"]
+DEFAULT_COLLECTION = "default"
+
+
+class ComponentState(msgspec.Struct, frozen=True):
+    """Whether a component can do its work; `degraded`: it can, but not fully."""
+
+    state: State
+    detail: str = ""
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """A model of the pack in use."""
+
+    id: str
+    role: Literal["generator", "embedder", "reranker"]
+    languages: tuple[str, ...]  # ISO 639-1; empty: any
+    context_tokens: int
+
+
+class Backend(Protocol):
+    """What clients may ask for. Every method may raise an `ApplianceError`."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that the program was started with."""
+
+    def ask(self, question: Question) -> AsyncGenerator[Event]:
+        """`Sources` (only with a collection), `Delta`…, `Finished`; closing it early cancels the work."""
+
+    async def search(self, request: SearchRequest) -> SearchResult:
+        """Passages, best first."""
+
+    async def ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
+        """Add or replace one document; a file that cannot be read is an outcome, not an error."""
+
+    async def collections(self) -> Sequence[Collection]:
+        """All collections."""
+
+    async def documents(self, collection: str | None) -> Sequence[Document]:
+        """The documents of one collection or of all."""
+
+    async def delete_document(self, document_id: int) -> None:
+        """Delete a document."""
+
+    async def delete_collection(self, name: str) -> None:
+        """Delete a collection with its documents."""
+
+    def health(self) -> dict[str, ComponentState]:
+        """The state of each component."""
+
+    def models(self) -> list[ModelInfo]:
+        """The models in use, the generator first."""

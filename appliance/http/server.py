@@ -1,0 +1,127 @@
+"""Owns running the application: uvicorn on our own sockets, and a stop that lets streams end well.
+
+Must not know routes.
+
+    first signal   no new connections, readiness 503, new requests on open connections 503
+    … streams and requests under way go on …
+    after shutdown_grace_s, or at a second signal: streams end with an error event that says "retry"
+    CUT_MARGIN_S later: uvicorn cancels what still runs (a client that does not read)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import uvicorn
+
+from appliance.config import Settings
+from appliance.http.address import BACKLOG, UnixListener, bind_port, socket_path
+from appliance.http.connection import Connection
+
+if TYPE_CHECKING:
+    from appliance.http.app import Application
+
+__all__ = ["Server", "socket_path"]
+
+CUT_MARGIN_S = 1.5
+KEEP_ALIVE_S = 75.0
+
+_log = logging.getLogger(__name__)
+
+
+class Server:
+    """The bound service. A context manager: leaving it closes the sockets.
+
+    Attributes:
+        url: where it listens, e.g. `http://127.0.0.1:8080`.
+        socket: the path of its unix socket.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._grace_s = settings.server.shutdown_grace_s
+        with contextlib.ExitStack() as closing:
+            self._port = closing.enter_context(bind_port(settings.server.host, settings.server.port))
+            self._unix = closing.enter_context(contextlib.closing(UnixListener(socket_path(settings))))
+            self._closing = closing.pop_all()
+        host, port = self._port.getsockname()[:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self.socket = self._unix.path
+        self._app: Application | None = None
+        self._uvicorn: _Uvicorn | None = None
+
+    @classmethod
+    def bind(cls, settings: Settings) -> Self:
+        """Bind both addresses, at once, before anything slow is done.
+
+        Raises:
+            BadSetting: an address beyond loopback, or a socket path that is too long.
+            CannotListen: the port is in use.
+            DataDirBusy: another service answers on the socket.
+        """
+        return cls(settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._closing.close()
+
+    async def run(self, app: Application) -> None:
+        """Serve until `stop` is called, or SIGTERM or SIGINT comes; returns when all requests have ended."""
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,  # nobody in front of a loopback port may say who the client is
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=int(KEEP_ALIVE_S),
+        )
+        # `Config` says int; what it goes to is `asyncio.wait_for`.
+        config.timeout_graceful_shutdown = self._grace_s + CUT_MARGIN_S  # type: ignore[assignment]
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        self._app = app
+        self._uvicorn = _Uvicorn(config)
+        _log.info("listening on %s and %s", self.url, self.socket)
+        with self._signals():
+            await self._uvicorn.serve(sockets=[self._port, self._unix.socket])
+        app.lifecycle.close()
+
+    def stop(self) -> None:
+        """Begin to stop; called again: cut what still runs."""
+        if self._app is None or self._uvicorn is None:
+            return
+        _log.info("stopping")
+        self._app.lifecycle.stop(self._grace_s)
+        self._uvicorn.should_exit = True
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield  # signals go to the main thread; whoever runs the service elsewhere calls `stop`
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ours, above: uvicorn's would raise the signal again at the end and kill the process uncleanly."""
+        yield

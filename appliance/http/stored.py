@@ -1,0 +1,97 @@
+"""Owns the routes of collections and documents.
+
+Must not know how documents are read or stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Controller, Request, Response, delete, get, put
+from litestar.params import Dependency
+
+from appliance.errors import BadRequest, UnreadableDocument
+from appliance.http import body
+from appliance.http.lifecycle import Lifecycle
+from appliance.http.ports import Backend
+from appliance.http.problems import problem_of
+from appliance.http.schema import raw_body
+from appliance.store.records import Collection, Document
+
+# Each holds a whole file in memory; more uploads wait for their turn.
+UPLOADS_AT_ONCE = 2
+
+
+class CollectionList(msgspec.Struct, frozen=True):
+    """All collections, by name."""
+
+    collections: list[Collection]
+
+
+class DocumentList(msgspec.Struct, frozen=True):
+    """Documents, by collection and source."""
+
+    documents: list[Document]
+
+
+class StoredController(Controller):
+    """Collections and documents."""
+
+    tags = ("documents",)
+
+    def __init__(self, owner: Any) -> None:
+        super().__init__(owner)
+        self._turns = asyncio.Semaphore(UPLOADS_AT_ONCE)
+
+    @put("/v1/collections/{collection_name:str}/documents", status_code=200, operation_class=raw_body())
+    async def upload(
+        self,
+        request: Request[Any, Any, Any],
+        collection_name: str,
+        backend: Annotated[Backend, Dependency(skip_validation=True)],
+        lifecycle: Annotated[Lifecycle, Dependency(skip_validation=True)],
+        source: str,
+        name: str | None = None,
+    ) -> Response[Any]:
+        """Add or replace one document: the body is the file, `source` its identity, `name` its file name."""
+        file_name = PurePosixPath(name or source).name
+        if not source.strip() or not file_name.strip():
+            raise BadRequest("source is empty.", remedy="Give the file's path or name as ?source=…", param="source")
+        async with self._turns:
+            limit = backend.settings.documents.max_file_bytes
+            data = await body.read(request, limit, lifecycle, what="file")
+            outcome = await backend.ingest(collection_name, source, file_name, data)
+        shown = msgspec.to_builtins(outcome)
+        if outcome.status != "failed":
+            return Response(shown)
+        problem = problem_of(UnreadableDocument(outcome.reason))
+        return Response({**shown, **problem.as_object()}, status_code=problem.status)
+
+    @get("/v1/collections")
+    async def collections(self, backend: Annotated[Backend, Dependency(skip_validation=True)]) -> CollectionList:
+        """All collections."""
+        return CollectionList(list(await backend.collections()))
+
+    @delete("/v1/collections/{collection_name:str}")
+    async def delete_collection(
+        self, collection_name: str, backend: Annotated[Backend, Dependency(skip_validation=True)]
+    ) -> None:
+        """Delete a collection with its documents."""
+        await backend.delete_collection(collection_name)
+
+    @get("/v1/documents")
+    async def documents(
+        self, backend: Annotated[Backend, Dependency(skip_validation=True)], collection: str | None = None
+    ) -> DocumentList:
+        """The documents of one collection, or of all."""
+        return DocumentList(list(await backend.documents(collection)))
+
+    @delete("/v1/documents/{document_id:int}")
+    async def delete_document(
+        self, document_id: int, backend: Annotated[Backend, Dependency(skip_validation=True)]
+    ) -> None:
+        """Delete a document."""
+        await backend.delete_document(document_id)

@@ -1,0 +1,138 @@
+"""A small backend that follows a script, for tests of the HTTP service alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+import msgspec
+
+from appliance.answer.types import (
+    Delta,
+    Event,
+    Finished,
+    PromptReport,
+    Question,
+    Report,
+    Source,
+    Sources,
+    TokenCounts,
+)
+from appliance.config import ServerSettings, Settings
+from appliance.documents.ingest import Outcome
+from appliance.http.ports import ComponentState, ModelInfo
+from appliance.retrieval.types import Passage, Scores, SearchRequest, SearchResult
+from appliance.store.records import Collection, Document
+
+Step = str | float | Exception  # a piece of text, seconds of silence, a failure
+SOURCE = Source(1, "手册.pdf", "Manual", 7, "Safety › Locks", 42, 0.9, "the quote")
+PASSAGE = Passage(42, 3, "手册.pdf", "Manual", "text\nof it", "Safety", 7, 8, 0.9, Scores(lexical=3.5, dense=0.8))
+DOCUMENT = Document(
+    3,
+    "default",
+    "a/手册.pdf",
+    "手册.pdf",
+    "Manual",
+    "ab" * 32,
+    "application/pdf",
+    9,
+    12,
+    None,
+    4,
+    "2026-01-02T03:04:05Z",
+)
+
+
+def settings(**server: object) -> Settings:
+    """Settings with these server settings."""
+    return Settings(server=msgspec.convert(server, ServerSettings))
+
+
+class ScriptedBackend:
+    """Answers every question with `script`, and keeps what it was asked."""
+
+    def __init__(self, *script: Step, configured: Settings | None = None) -> None:
+        self.settings = configured or Settings()
+        self.script: tuple[Step, ...] = script or ("Tighten it ", "to 12\r\n", "  牛米 [1].\n\n", "data: 🙂")
+        self.asked: list[Question] = []
+        self.searched: list[SearchRequest] = []
+        self.ingested: list[tuple[str, str, str, bytes]] = []
+        self.deleted: list[int | str] = []
+        self.outcome: Outcome | None = None
+        self.failure: Exception | None = None
+        self.components = {"store": ComponentState("ready"), "engine": ComponentState("ready", "restarts: 0")}
+        self.begun = asyncio.Event()
+        self.closed = asyncio.Event()  # an answer's generator ended, for whatever reason
+        self.made = 0  # pieces of text
+
+    async def ask(self, question: Question) -> AsyncGenerator[Event]:
+        self.asked.append(question)
+        try:
+            self.begun.set()
+            sources = (SOURCE,) if question.collection is not None else ()
+            told = False
+            for step in self.script:
+                if isinstance(step, Exception):
+                    raise step
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                    continue
+                if sources and not told:
+                    told = True
+                    yield Sources(sources, (), {"recall_lexical": 0.5})
+                self.made += 1
+                yield Delta(step)
+            report = Report(
+                request_id=question.request_id,
+                cache="miss",
+                degraded=(),
+                sources=sources,
+                grounded=bool(sources),
+                prompt=PromptReport(kept={"tokens": 11}),
+                timings_ms={"queue": 0.1, "total": 12.345},
+                tokens=TokenCounts(prompt=11, cached=4, generated=5),
+            )
+            yield Finished("stop", report)
+        finally:
+            # Closing takes a moment in the real one too: it must not be interrupted.
+            await asyncio.sleep(0)
+            self.closed.set()
+
+    async def search(self, request: SearchRequest) -> SearchResult:
+        self._fail()
+        self.searched.append(request)
+        return SearchResult((PASSAGE,), {"recall_lexical": 0.5, "total": 1.0}, ("no reranker",))
+
+    async def ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
+        self._fail()
+        self.ingested.append((collection, source, name, data))
+        return self.outcome or Outcome(source, "added", document=DOCUMENT, chunks=4)
+
+    async def collections(self) -> Sequence[Collection]:
+        self._fail()
+        return [Collection("default", 1, 4, 2)]
+
+    async def documents(self, collection: str | None) -> Sequence[Document]:
+        self._fail()
+        return [DOCUMENT] if collection in (None, "default") else []
+
+    async def delete_document(self, document_id: int) -> None:
+        self._fail()
+        self.deleted.append(document_id)
+
+    async def delete_collection(self, name: str) -> None:
+        self._fail()
+        self.deleted.append(name)
+
+    def health(self) -> dict[str, ComponentState]:
+        return self.components
+
+    def models(self) -> list[ModelInfo]:
+        return [
+            ModelInfo("smol", "generator", ("en",), 8192),
+            ModelInfo("e5", "embedder", (), 512),
+        ]
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
