@@ -69,8 +69,8 @@ class RecallSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class AnswerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prompts and answers."""
 
-    passages: Positive = 4  # at most, in a prompt
-    passage_tokens: Positive = 1200  # budget of all passages together, in the generator's tokens
+    passages: Positive = 3  # at most, in a prompt
+    passage_tokens: Positive = 800  # budget of all passages together, in the generator's tokens
     max_tokens: Positive = 256  # of an answer, when the request does not say
     deadline_ms: PositiveMs = 30000.0  # when the request does not say
     grounded_threshold: Share = 0.35  # best passage below this: "not in the documents"

@@ -16,7 +16,7 @@ from appliance.config import Settings
 from appliance.documents.ingest import Ingester, Outcome
 from appliance.engine.client import EngineClient, EngineConfig
 from appliance.errors import NotFound, NothingIngested
-from appliance.http.ports import ComponentState, ModelInfo
+from appliance.http.ports import DEFAULT_COLLECTION, ComponentState, ModelInfo
 from appliance.inference.embedder import OnnxEmbedder
 from appliance.inference.reranker import OnnxReranker
 from appliance.packs import PackStore, ResolvedPack, load_manifest
@@ -28,8 +28,6 @@ from appliance.store.records import Collection, Document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-DEFAULT_COLLECTION = "default"
 
 
 class Appliance:

@@ -27,6 +27,7 @@ FRAMES: dict[Why, tuple[str, str]] = {
 NOTHING = ("Nothing about this was found in the documents.", "文档中没有找到相关内容。")
 # A quotation carries its neighbours up to this many characters, so that it can be understood alone.
 MAX_CHARACTERS = 320
+CELL_JOINER = " | "  # how rows of tables are written in passages
 
 
 def best_quote(question: str, text: str, weights: dict[str, float] | None = None) -> str:
@@ -41,6 +42,8 @@ def best_quote(question: str, text: str, weights: dict[str, float] | None = None
 
     best = max(range(len(parts)), key=lambda i: (shared(parts[i]), -i))
     quote = parts[best]
+    if CELL_JOINER in quote:
+        return quote[:MAX_CHARACTERS]  # a row of a table: the rows below it say other things
     glue = "" if is_chinese(quote) else " "
     for following in parts[best + 1 :]:
         if len(quote) + len(following) > MAX_CHARACTERS:

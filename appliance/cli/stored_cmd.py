@@ -9,6 +9,7 @@ import asyncio
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from appliance.cli import output
@@ -45,7 +46,7 @@ def list_collections(invocation: Invocation, as_json: bool) -> None:
             return
         table = _table("collection", "documents", "passages")
         for collection in found:
-            table.add_row(collection.name, str(collection.documents), str(collection.chunks))
+            table.add_row(escape(collection.name), str(collection.documents), str(collection.chunks))
         Console().print(table)
 
     asyncio.run(run())

@@ -15,7 +15,7 @@ from typing import Protocol
 from appliance.answer.types import Event, Question
 from appliance.config import Settings
 from appliance.documents.ingest import Outcome
-from appliance.http.server import socket_path
+from appliance.http.address import socket_path
 from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.records import Collection, Document
 

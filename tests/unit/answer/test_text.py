@@ -79,3 +79,8 @@ def test_nothing_at_all() -> None:
 
 def test_a_quote_without_sentence_end_is_bounded() -> None:
     assert len(excerpts.best_quote("x", "字" * 50_000)) <= 2 * excerpts.MAX_CHARACTERS + 1
+
+
+def test_a_row_of_a_table_is_quoted_alone() -> None:
+    rows = "Bolt | Size | Torque\nCasing bolts | M12 | 65 Nm\nImpeller nut | M24 | 130 Nm"
+    assert excerpts.best_quote("torque of the casing bolts", rows) == "Casing bolts | M12 | 65 Nm"

@@ -1,0 +1,170 @@
+"""Owns talking to the running service over its unix socket, in the calls that `Target` names.
+
+Must not know how the service computes anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from http import HTTPStatus
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import msgspec
+
+from appliance.answer.types import Delta, Event, Finished, Question, Sources
+from appliance.documents.ingest import Outcome
+from appliance.errors import ApplianceError, Unavailable
+from appliance.retrieval.types import Passage, SearchRequest, SearchResult
+from appliance.store.records import Collection, Document
+
+EVENTS: dict[str, type[Sources] | type[Delta] | type[Finished]] = {
+    "sources": Sources,
+    "delta": Delta,
+    "done": Finished,
+}
+# A reply may wait behind others' work, and a stream is silent for a ping's interval at most.
+TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+
+
+class RemoteError(ApplianceError):
+    """What the service said; already a whole sentence with its remedy."""
+
+    code = "service_error"
+
+
+class RemoteTarget:
+    """The running service. An async context manager."""
+
+    def __init__(self, socket: Path) -> None:
+        transport = httpx.AsyncHTTPTransport(uds=str(socket))
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=TIMEOUT)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    async def ask(self, question: Question) -> AsyncGenerator[Event]:
+        """The events of one answer."""
+        body = {
+            "question": question.messages[-1].content,
+            "collection": question.collection,
+            "top_k": question.top_k,
+            "max_tokens": question.max_tokens,
+        }
+        headers = {"X-Request-Id": question.request_id}
+        with _telling():
+            async with self._client.stream("POST", "/v1/ask", json=body, headers=headers) as reply:
+                if reply.is_error:
+                    await reply.aread()
+                    _raise(reply)
+                async for name, data in _events(reply.aiter_lines()):
+                    if name == "error":
+                        _raise_error(msgspec.json.decode(data), HTTPStatus.SERVICE_UNAVAILABLE)
+                    if name == "done":
+                        shown = msgspec.json.decode(data)
+                        yield msgspec.convert(
+                            {"finish_reason": shown["finish_reason"], "report": shown["appliance"], "type": "Finished"},
+                            Finished,
+                        )
+                    elif name in EVENTS:
+                        yield msgspec.convert(
+                            {**msgspec.json.decode(data), "type": EVENTS[name].__name__}, EVENTS[name]
+                        )
+
+    async def search(self, request: SearchRequest) -> SearchResult:
+        """Passages, best first."""
+        body = msgspec.structs.asdict(request)
+        del body["rerank_budget_ms"]
+        shown = await self._call("POST", "/v1/search", json=body)
+        passages = tuple(
+            msgspec.convert({**row, "chunk_id": row["chunk"], "page_first": row["page"]}, Passage)
+            for row in shown["results"]
+        )
+        return SearchResult(passages, shown["timings_ms"], tuple(shown["degraded"]))
+
+    async def ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
+        """Add or replace one document."""
+        with _telling():
+            reply = await self._client.put(
+                f"/v1/collections/{collection}/documents", params={"source": source, "name": name}, content=data
+            )
+        shown = _decoded(reply)
+        if "status" not in shown:
+            _raise(reply)
+        return msgspec.convert({key: value for key, value in shown.items() if key != "error"}, Outcome)
+
+    async def collections(self) -> Sequence[Collection]:
+        """All collections."""
+        shown = await self._call("GET", "/v1/collections")
+        return msgspec.convert(shown["collections"], list[Collection])
+
+    async def documents(self, collection: str | None) -> Sequence[Document]:
+        """The documents of one collection or of all."""
+        params = {"collection": collection} if collection is not None else {}
+        shown = await self._call("GET", "/v1/documents", params=params)
+        return msgspec.convert(shown["documents"], list[Document])
+
+    async def delete_document(self, document_id: int) -> None:
+        """Delete a document."""
+        await self._call("DELETE", f"/v1/documents/{document_id}")
+
+    async def delete_collection(self, name: str) -> None:
+        """Delete a collection."""
+        await self._call("DELETE", f"/v1/collections/{name}")
+
+    async def _call(self, method: str, path: str, **options: Any) -> Any:
+        with _telling():
+            reply = await self._client.request(method, path, **options)
+        if reply.is_error:
+            _raise(reply)
+        return _decoded(reply) if reply.content else None
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """A broken connection becomes an error that says so."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise Unavailable(
+            f"The running service broke the connection off: {str(error) or type(error).__name__}."
+        ) from error
+
+
+async def _events(lines: AsyncIterator[str]) -> AsyncGenerator[tuple[str, str]]:
+    name, data = "", ""
+    async for line in lines:
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            data += line.removeprefix("data: ")
+        elif not line and data:
+            yield name, data
+            name, data = "", ""
+
+
+def _decoded(reply: httpx.Response) -> Any:
+    try:
+        return msgspec.json.decode(reply.content)
+    except msgspec.DecodeError as error:
+        raise Unavailable("What answers on the service's socket is not the service.") from error
+
+
+def _raise(reply: httpx.Response) -> None:
+    _raise_error(_decoded(reply), reply.status_code)
+
+
+def _raise_error(shown: Any, status: int) -> None:
+    error = RemoteError(shown["error"]["message"])
+    error.code, error.status = shown["error"]["code"], status
+    # Bad usage has the same exit code whether the service finds it or the command does.
+    error.exit_code = 2 if error.code == "invalid_request" else 1
+    raise error
