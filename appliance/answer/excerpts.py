@@ -40,7 +40,8 @@ def best_quote(question: str, text: str, weights: dict[str, float] | None = None
     def shared(part: str) -> float:
         return sum((weights or {}).get(term, 1.0) for term in wanted & sentences.terms(part))
 
-    best = max(range(len(parts)), key=lambda i: (shared(parts[i]), -i))
+    # Between equals, one with a figure: a row of a table says more than its header.
+    best = max(range(len(parts)), key=lambda i: (shared(parts[i]), any(map(str.isdigit, parts[i])), -i))
     quote = parts[best]
     if CELL_JOINER in quote:
         return quote[:MAX_CHARACTERS]  # a row of a table: the rows below it say other things
