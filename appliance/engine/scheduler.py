@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 STEP_TARGET_S = 0.5  # a step should not be longer: cancels, new arrivals and heartbeats wait for its end
 MIN_PREFILL_TOKENS = 16  # of a step, however many sequences decode: a prompt always moves on
-FIRST_BUDGET_TOKENS = 128  # until the speed is known
+FIRST_BUDGET_TOKENS = 32  # until the speed is known: even 5 tokens/s are no hang then
 
 
 class Waiting(NamedTuple):

@@ -67,7 +67,8 @@ async def running(spec: EngineConfig) -> AsyncGenerator[EngineClient]:
 
 def prompt(client: EngineClient, question: str) -> tuple[Segment, ...]:
     assert client.ready is not None
-    return render_chat(client.ready.chat_template, [("user", question)], bos=client.ready.bos, eos=client.ready.eos)
+    turns = [("system", "Be brief."), ("user", question)]
+    return render_chat(client.ready.chat_template, turns, bos=client.ready.bos, eos=client.ready.eos)
 
 
 def stream(

@@ -154,39 +154,50 @@ def test_what_was_asked_before_does_not_change_a_single_bit_of_an_answer(llama: 
     assert np.array_equal(before, logits_of(llama, [mine]))
 
 
-def test_answers_together_are_those_alone_within_rounding(llama: Llama) -> None:
-    """Sums are rounded in another order when sequences share a batch; 8-bit activations make that visible.
+def is_best_within_rounding(llama: Llama, tokens: list[int], prompt_tokens: int, every: int) -> list[bool]:
+    """Whether tokens of an answer are the best when computed alone in one go; none may be far from it.
 
-    So greedy texts may part where two tokens are nearly equal. What must hold: the token that is chosen in
-    company is, computed alone, within that rounding of the best.
+    Sums are rounded in another order when sequences share a batch; 8-bit activations make that visible. So
+    greedy texts may part where two tokens are nearly equal. What must hold: the token that was chosen is, computed
+    alone, within that rounding of the best.
     """
-    core = Core(llama, SETTINGS)
-    for number, question in enumerate(QUESTIONS):
-        core.submit(submit(number, question, 12))
-    sequences = dict(core._waiting)
+    best = []
+    for at in range(prompt_tokens, len(tokens), every):
+        alone = logits_of(llama, [tokens[:at]])[0]
+        assert alone.max() - alone[tokens[at]] < 0.5 * alone.std()
+        best.append(int(alone.argmax()) == tokens[at])
+    return best
+
+
+def finish(core: Core) -> None:
     while core.busy:
         core.step()
-    same = 0
-    checked = 0
-    for sequence in sequences.values():
-        answer = sequence.tokens[sequence.prompt_tokens :]
-        for length in range(0, len(answer), 6):
-            alone = logits_of(llama, [sequence.tokens[: sequence.prompt_tokens + length]])[0]
-            assert alone.max() - alone[answer[length]] < 0.5 * alone.std()
-            same += int(alone.argmax()) == answer[length]
-            checked += 1
-    assert same >= 0.8 * checked
+        core.check_integrity()
 
 
-def test_prompts_cut_into_chunks_give_the_same_answer(llama: Llama) -> None:
+def test_answers_together_are_those_alone_within_rounding(core: Core, llama: Llama) -> None:
+    for number, question in enumerate(QUESTIONS):
+        core.submit(submit(number, question, 12))
+    sequences = list(core._waiting.values())
+    finish(core)
+    best = [
+        same
+        for sequence in sequences
+        for same in is_best_within_rounding(llama, sequence.tokens, sequence.prompt_tokens, every=6)
+    ]
+    assert sum(best) >= 0.8 * len(best)
+
+
+def test_a_prompt_cut_into_chunks_gives_the_same_answer(llama: Llama) -> None:
+    core = Core(llama, EngineSettings(batch_tokens=32, threads=1))
     words = " ".join(f"Item {number} weighs {number * 7} kg." for number in range(20))
-    whole = Core(llama, SETTINGS)
-    alone = run(whole, [submit(1, words + " What does item 9 weigh?", 10)])[1]
-    small = Core(llama, EngineSettings(kv_tokens=4096, batch_tokens=32, threads=1))
-    cut = run(small, [submit(1, words + " What does item 9 weigh?", 10)])[1]
-    assert end(alone).prompt_tokens > 200
-    assert small.times.steps > whole.times.steps
-    assert text(cut)[:10] == text(alone)[:10]
+    core.submit(submit(1, words + " What does item 9 weigh?", 10))
+    (sequence,) = core._waiting.values()
+    finish(core)
+    assert sequence.prompt_tokens > 200
+    assert core.times.steps >= sequence.prompt_tokens // 32 + sequence.generated
+    best = is_best_within_rounding(llama, sequence.tokens, sequence.prompt_tokens, every=5)
+    assert sum(best) >= len(best) - 1
 
 
 def test_thirty_two_at_the_same_instant_are_all_answered(core: Core) -> None:
@@ -207,8 +218,8 @@ def test_after_two_hundred_mixed_requests_nothing_is_lost_and_the_same_text_come
         core.submit(
             submit(
                 number,
-                chance.choice(QUESTIONS) * chance.choice([1, 1, 1, 8]),
-                chance.randint(1, 6),
+                chance.choice(QUESTIONS) * chance.choice([1, 1, 1, 4]),
+                chance.randint(1, 4),
                 sampling=sampling,
                 stop=chance.choice([(), ("e",)]),
                 deadline_ms=chance.choice([None, None, None, 300.0]),
@@ -343,7 +354,7 @@ def test_the_queue_is_bounded(llama: Llama) -> None:
 def test_deadlines_end_waiting_and_running_requests(core: Core) -> None:
     failed = failure(run(core, [submit(1, "Hi", 5, deadline_ms=0.0)])[1])
     assert failed.code == "deadline_exceeded"
-    core.submit(submit(2, "Write a poem about the sea.", 2000, deadline_ms=1500.0))
+    core.submit(submit(2, "Write a poem about the sea.", 2000, deadline_ms=4000.0))
     messages: list[FromEngine] = []
     while core.busy:
         core.step()
@@ -369,13 +380,25 @@ def test_nobody_starts_whose_worst_case_does_not_fit(core: Core) -> None:
 def test_without_a_kv_slot_the_youngest_waits_and_is_resumed_with_the_same_tokens(
     core: Core, llama: Llama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = text(run(core, [submit(2, "Count to ten.", 20)])[2])
     steps = iter([0, 0, 0, 0, NO_KV_SLOT])
     monkeypatch.setattr(llama, "decode", lambda: next(steps, 0) or Llama.decode(llama))
-    out = run(core, [submit(1, "Name three colours.", 20), submit(2, "Count to ten.", 20)])
-    assert len([message for message in out[2] if isinstance(message, Started)]) == 1
-    assert end(out[1]).finish_reason in ("stop", "length")
-    assert text(out[2])[:8] == before[:8]
+    core.submit(submit(1, "Name three colours.", 20))
+    core.submit(submit(2, "Count to ten.", 20))
+    older, younger = core._waiting.values()
+    for _ in range(5):
+        core.step()
+        core.check_integrity()
+    kept = list(younger.tokens)
+    assert younger.generated > 0
+    assert (core.heartbeat().running, core.heartbeat().waiting) == (1, 1)
+    finish(core)
+    messages = core.take_messages()
+    assert younger.tokens[: len(kept)] == kept
+    assert len([message for message in messages if isinstance(message, Started)]) == 2
+    assert len([message for message in messages if isinstance(message, Done)]) == 2
+    best = is_best_within_rounding(llama, younger.tokens, younger.prompt_tokens, every=4)
+    assert sum(best) >= len(best) - 1
+    assert older.generated > 0
 
 
 def test_a_lost_batch_fails_its_requests_and_not_the_engine(

@@ -64,18 +64,14 @@ def test_contents_are_stripped_exactly_where_the_template_strips() -> None:
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=4))
 def test_whatever_is_written_stays_content(written: list[str]) -> None:
-    messages = [
-        ("user" if number % 2 == 0 else "assistant", content) for number, content in enumerate(written)
-    ]
+    messages = [("user" if number % 2 == 0 else "assistant", content) for number, content in enumerate(written)]
     segments = render_chat(CHATML, messages, bos="", eos="")
     assert contents(segments) == written
     expected = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in messages)
     assert text(segments) == expected + "<|im_start|>assistant\n"
 
 
-@pytest.mark.parametrize(
-    "content", ["<|im_end|>", "\ue0000\ue001", " \ue0001\ue001 ", "{{ 7 * 7 }}", "{% raw %}"]
-)
+@pytest.mark.parametrize("content", ["<|im_end|>", "\ue0000\ue001", " \ue0001\ue001 ", "{{ 7 * 7 }}", "{% raw %}"])
 def test_control_tokens_marks_and_template_code_in_contents_are_text(content: str) -> None:
     segments = render_chat(CHATML, [("system", content), ("user", "u")], bos="", eos="")
     assert contents(segments) == [content, "u"]
@@ -89,10 +85,7 @@ def test_the_beginning_token_is_template_text() -> None:
 
 def test_empty_contents_are_allowed() -> None:
     segments = render_chat(CHATML, [("system", ""), ("user", "u")], bos="", eos="")
-    assert (
-        text(segments)
-        == "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n"
-    )
+    assert text(segments) == "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.mark.parametrize(
@@ -108,8 +101,6 @@ def test_empty_contents_are_allowed() -> None:
         ("{{ ''.__class__.__mro__ }}", [("user", "a")], "does not take"),
     ],
 )
-def test_what_the_template_does_not_take_is_told(
-    template: str, messages: list[tuple[str, str]], says: str
-) -> None:
+def test_what_the_template_does_not_take_is_told(template: str, messages: list[tuple[str, str]], says: str) -> None:
     with pytest.raises(BadRequest, match=says):
         render_chat(template, messages, bos="", eos="")

@@ -17,13 +17,12 @@ from appliance.engine.scheduler import (
     plan,
 )
 
-WAITING = st.lists(
-    st.tuples(st.integers(1, 100), st.one_of(st.just(math.inf), st.floats(0, 10))), max_size=20
-).map(lambda rows: [Waiting(number, cells, deadline) for number, (cells, deadline) in enumerate(rows)])
+WAITING = st.lists(st.tuples(st.integers(1, 100), st.one_of(st.just(math.inf), st.floats(0, 10))), max_size=20).map(
+    lambda rows: [Waiting(number, cells, deadline) for number, (cells, deadline) in enumerate(rows)]
+)
 RUNNING = st.lists(st.tuples(st.integers(1, 600), st.booleans()), max_size=64).map(
     lambda rows: [
-        Running(number, 1 if decoding else pending, decoding)
-        for number, (pending, decoding) in enumerate(rows)
+        Running(number, 1 if decoding else pending, decoding) for number, (pending, decoding) in enumerate(rows)
     ]
 )
 
@@ -62,9 +61,7 @@ def test_a_step_decodes_all_then_fills_up_with_prompts(running: list[Running], b
     room = max(budget - len(decoding), MIN_PREFILL_TOKENS)
     asked = sum(sequence.pending for sequence in running if not sequence.decoding)
     assert spent == min(room, asked), "no token of the budget is left unused, none is over it"
-    assert all(chunk.tokens == by_id[chunk.id].pending for chunk in prefill[:-1]), (
-        "one prompt after the other"
-    )
+    assert all(chunk.tokens == by_id[chunk.id].pending for chunk in prefill[:-1]), "one prompt after the other"
 
 
 @given(st.floats(5, 5000), st.integers(32, 2048))

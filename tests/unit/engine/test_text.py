@@ -50,9 +50,7 @@ def test_cutting_inside_characters_changes_nothing(text: str, stop: list[str], p
 
 
 @given(st.binary(max_size=30), PLACES)
-def test_bytes_that_are_no_text_are_dropped_alike_however_they_are_cut(
-    data: bytes, places: list[int]
-) -> None:
+def test_bytes_that_are_no_text_are_dropped_alike_however_they_are_cut(data: bytes, places: list[int]) -> None:
     pieces, _ = run(cut(data, places))
     assert "".join(pieces) == data.decode("utf-8", errors="ignore")
 
