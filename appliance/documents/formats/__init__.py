@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import PurePath
 
+import msgspec
+
 from appliance.documents.model import Parsed
 from appliance.errors import UnreadableDocument
 
@@ -52,6 +54,7 @@ def parse(name: str, data: bytes) -> Parsed:
         raise UnreadableDocument("It is empty.")
     module = import_module(f"{__name__}.{FORMATS[extension_of(name)]}")
     parsed: Parsed = module.parse(data, PurePath(name).stem)
-    if not any(block.text.strip() for block in parsed.blocks):
+    blocks = tuple(block for block in parsed.blocks if block.text.strip())
+    if not blocks:
         raise UnreadableDocument("It holds no text.")
-    return parsed
+    return msgspec.structs.replace(parsed, blocks=blocks)

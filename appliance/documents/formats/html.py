@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from appliance.documents.decode import decode
-from appliance.documents.model import Block, Kind, Parsed, clean, one_line, squeeze, table_blocks
+from appliance.documents.model import Block, Kind, Parsed, clean, is_cjk, one_line, squeeze, table_blocks
 from appliance.errors import UnreadableDocument
 from appliance.store.records import Loss
 
@@ -18,15 +18,14 @@ if TYPE_CHECKING:
     from lxml.etree import _Element
 
 _DECLARED = re.compile(rb"""<meta[^>]+charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]+)""", re.IGNORECASE)
-_SKIPPED = frozenset(
-    ["script", "style", "template", "noscript", "svg", "math", "head", "iframe", "object", "embed", "canvas"]
-    + ["audio", "video", "select", "button"]
+_SPACES = re.compile(r"\s+")
+_SKIPPED_NAMES = "script style template noscript svg math head iframe object embed canvas audio video select button"
+_BLOCK_NAMES = (
+    "address article aside blockquote body center dd details dialog div dl dt fieldset figcaption figure footer "
+    "form header hr html li main ol p section summary ul td th tr tbody thead tfoot caption"
 )
-_BLOCKS = frozenset(
-    ["address", "article", "aside", "blockquote", "body", "center", "dd", "details", "dialog", "div", "dl"]
-    + ["dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hr", "html", "li", "main", "ol"]
-    + ["p", "section", "summary", "ul", "td", "th", "tr", "tbody", "thead", "tfoot", "caption"]
-)
+_SKIPPED = frozenset(_SKIPPED_NAMES.split())
+_BLOCKS = frozenset(_BLOCK_NAMES.split())
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
 
@@ -149,8 +148,7 @@ class _Reader:
 
     def _add(self, text: str | None) -> None:
         if text:
-            # A line break in the source is a space on the page, and nothing between two Chinese characters.
-            self._text.append(re.sub(r"(?<=[\u4e00-\u9fff])\s*\n\s*(?=[\u4e00-\u9fff])", "", text).replace("\n", " "))
+            self._text.append(_SPACES.sub(_space, text))
 
     def _rows(self, table: _Element) -> Iterator[list[str]]:
         spanning: dict[int, tuple[int, str]] = {}  # by column: rows that are left, text
@@ -174,6 +172,13 @@ class _Reader:
         inner.end_block()
         self.images += inner.images
         return " ".join(block.text for block in inner.blocks)
+
+
+def _space(found: re.Match[str]) -> str:
+    """What white space of the source is on the page: nothing, where it wraps Chinese text."""
+    text, start, end = found.string, found.start(), found.end()
+    wrap = "\n" in found.group() and start > 0 and end < len(text)
+    return "" if wrap and is_cjk(text[start - 1]) and is_cjk(text[end]) else " "
 
 
 def _span(cell: _Element) -> int:

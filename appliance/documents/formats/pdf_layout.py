@@ -14,7 +14,7 @@ from statistics import median
 
 from appliance.documents.formats.pdf_page import WIDE_GAP, Word
 from appliance.documents.formats.pdf_tables import Table, undo_hyphens
-from appliance.documents.model import Block, is_cjk, table_blocks
+from appliance.documents.model import Block, Kind, is_cjk, table_blocks
 
 _MARGIN = 0.11  # of the page's height, at the top and at the bottom, where running lines stand
 _LARGER = 1.12  # a line this much larger than the body is a heading
@@ -137,7 +137,7 @@ def drop_contents_lists(pages: Sequence[PageLayout]) -> list[int]:
         texts = [_item_texts(item) for item in page.items]
         every = [text for lines in texts for text in lines]
         titled = any(_CONTENTS.match(text.strip()) for text in every[:4])
-        pattern = _LEADERS if sum(bool(_LEADERS.search(text)) for text in every) >= 3 else None
+        pattern = _LEADERS if sum(bool(_LEADERS.search(text[-200:])) for text in every) >= 3 else None
         numbered = sum(bool(_ENDS_WITH_PAGE.search(text)) for text in every)
         if (titled or inside) and numbered >= max(3, 0.6 * (len(every) - titled)):
             pattern = _ENDS_WITH_PAGE
@@ -218,7 +218,7 @@ class _Builder:
         self._typography = typography
         self._blocks: list[Block] = []
         self._open: list[Line] = []
-        self._kind = "paragraph"
+        self._kind: Kind = "paragraph"
         lines = page.lines()
         self._right = max((line.x1 for line in lines), default=0.0)
 
@@ -259,7 +259,7 @@ class _Builder:
         own_number = _NUMBER.match(line.text) or _CHAPTER.match(line.text)
         return close and above.size == line.size and not own_number
 
-    def _start(self, kind: str, line: Line, *, fresh: bool) -> None:
+    def _start(self, kind: Kind, line: Line, *, fresh: bool) -> None:
         if fresh:
             self._close()
             # A list item ends with its own lines: what follows apart from it is a paragraph.
@@ -277,8 +277,9 @@ class _Builder:
         if not self._open or self._kind == "code" or self._far(line):
             return True
         above = self._open[-1]
-        label = _LABEL.match(above.text) or (above.bold and not line.bold and len(above.text) < 30)
-        if label or abs(above.size - line.size) > 1:
+        if _is_label(above, line):
+            return False
+        if abs(above.size - line.size) > 1:
             return True
         ended = bool(_SENTENCE_END.search(above.text)) or len(self._open) == 1
         short = above.x1 < self._right - 0.15 * self._page.width
@@ -288,16 +289,17 @@ class _Builder:
     def _close(self) -> None:
         if self._open:
             texts = [line.text for line in self._open]
+            if len(texts) > 1 and self._kind == "paragraph" and _is_label(*self._open[:2]):
+                texts[0] = texts[0].rstrip(":： ") + ("：" if is_cjk(texts[0][0]) else ":")
             text = "\n".join(texts) if self._kind == "code" else undo_hyphens(texts)
-            kind = self._kind
-            if kind == "code":
-                self._blocks.append(Block("code", text, page=self._page.number))
-            elif kind == "list_item":
-                self._blocks.append(Block("list_item", text, page=self._page.number))
-            else:
-                self._blocks.append(Block("paragraph", text, page=self._page.number))
+            self._blocks.append(Block(self._kind, text, page=self._page.number))
             self._open = []
         self._kind = "paragraph"
+
+
+def _is_label(above: Line, line: Line) -> bool:
+    """Whether `above` is a word such as "WARNING" over the text that it stands for."""
+    return bool(_LABEL.match(above.text)) or (above.bold and not line.bold and len(above.text) < 30)
 
 
 def joined_over_pages(pages: Iterable[list[Block]]) -> list[Block]:

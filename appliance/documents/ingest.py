@@ -1,0 +1,149 @@
+"""Owns the whole way of a document: bytes → blocks → chunks → vectors → store → word to the indexes.
+
+Must not know how the indexes use the word, nor HTTP or terminals.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from appliance.config import DocumentSettings
+from appliance.documents.chunk import chunks_of, embed_text
+from appliance.documents.model import clean
+from appliance.documents.parser import Parser
+from appliance.documents.walk import FoundFile, find_files, read_file
+from appliance.errors import TooLarge, UnreadableDocument
+from appliance.inference.protocols import Embedder
+from appliance.store.db import Store
+from appliance.store.records import Change, Document, Loss, NewChunk, NewDocument, Vectors
+
+_EMBED_AT_ONCE = 256  # chunks whose float32 vectors are held beside the float16 ones
+_RESERVED_TOKENS = 16  # of the embedder's limit: special tokens, prefix, and tokens that joining pieces adds
+
+Status = Literal["added", "replaced", "unchanged", "skipped", "failed"]
+Progress = Callable[[int, int, str], None]  # files done, files in all, source of the next one
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one file."""
+
+    source: str
+    status: Status
+    reason: str = ""  # why it failed or was skipped
+    document: Document | None = None  # as stored now
+    chunks: int = 0
+    losses: tuple[Loss, ...] = ()
+    seconds: float = 0.0
+
+
+class Ingester:
+    """Puts documents into the store; for one thread at a time.
+
+    Faults of a document become outcomes. Faults that every further document would meet (a full disk, a
+    damaged store, vectors of another embedder) are raised.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        embedder: Embedder,
+        settings: DocumentSettings,
+        on_change: Callable[[Change], None],
+    ) -> None:
+        """`on_change` is called with each committed change before the call that made it returns."""
+        self._store = store
+        self._embedder = embedder
+        self._settings = settings
+        self._on_change = on_change
+        self._parser = Parser(settings)
+
+    def close(self) -> None:
+        """End the parse worker."""
+        self._parser.close()
+
+    def ingest_bytes(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
+        """Add a document, or replace the one with the same source; on disk and indexed when it returns.
+
+        Args:
+            source: identity of the document in its collection.
+            name: file name; its extension says how to read it.
+
+        Raises:
+            DiskFull, StoreDamaged, EmbedderChanged: nothing was changed.
+        """
+        started = time.monotonic()
+        try:
+            if len(data) > self._settings.max_file_bytes:
+                raise TooLarge(
+                    f"It has {len(data) >> 20} MB; at most {self._settings.max_file_bytes >> 20} MB are read.",
+                    remedy="Split it, or raise documents.max_file_bytes.",
+                )
+            outcome = self._ingest(collection, source, name, data)
+        except (UnreadableDocument, TooLarge) as error:
+            outcome = Outcome(source, "failed", error.text)
+        return msgspec.structs.replace(outcome, seconds=time.monotonic() - started)
+
+    def ingest_paths(
+        self, paths: Sequence[str | Path], collection: str, on_progress: Progress | None = None
+    ) -> Iterator[Outcome]:
+        """Ingest files and folders one after the other; see `walk.find_files` for what is passed over.
+
+        Raises:
+            DiskFull, StoreDamaged, EmbedderChanged: what was yielded before is stored.
+        """
+        files = list(find_files(paths))
+        for done, found in enumerate(files):
+            if on_progress is not None:
+                on_progress(done, len(files), found.source)
+            yield self._ingest_file(found, collection)
+
+    def _ingest_file(self, found: FoundFile, collection: str) -> Outcome:
+        if found.status:
+            return Outcome(found.source, found.status, found.problem)
+        try:
+            data = read_file(found, self._settings.max_file_bytes)
+        except (UnreadableDocument, TooLarge) as error:
+            return Outcome(found.source, "failed", error.text)
+        return self.ingest_bytes(collection, found.source, found.name, data)
+
+    def _ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
+        digest = hashlib.sha256(data).hexdigest()
+        known = self._store.find(collection, source)
+        if known is not None and known.sha256 == digest and self._store.embedder() == self._embedder.fingerprint:
+            return Outcome(source, "unchanged", document=known, chunks=known.chunks, losses=known.losses)
+        parsed = self._parser.parse(name, data)
+        chunks = chunks_of(
+            parsed.blocks,
+            self._embedder.count_tokens,
+            chunk_tokens=min(self._settings.chunk_tokens, self._embedder.max_tokens - _RESERVED_TOKENS),
+            overlap_tokens=self._settings.overlap_tokens,
+        )
+        new = NewDocument(
+            source=source,
+            name=name,
+            title=clean(parsed.title),
+            sha256=digest,
+            media_type=parsed.media_type,
+            size_bytes=len(data),
+            pages=parsed.pages,
+            encoding=parsed.encoding,
+            losses=parsed.losses,
+        )
+        document, change = self._store.put(collection, new, chunks, self._vectors(chunks), self._embedder.fingerprint)
+        self._on_change(change)
+        status: Status = "added" if known is None else "replaced"
+        return Outcome(source, status, document=document, chunks=document.chunks, losses=document.losses)
+
+    def _vectors(self, chunks: Sequence[NewChunk]) -> Vectors:
+        vectors = np.empty((len(chunks), self._embedder.dim), np.float16)
+        for start in range(0, len(chunks), _EMBED_AT_ONCE):
+            texts = [embed_text(chunk) for chunk in chunks[start : start + _EMBED_AT_ONCE]]
+            vectors[start : start + len(texts)] = self._embedder.embed_passages(texts)
+        return vectors

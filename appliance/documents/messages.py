@@ -1,0 +1,66 @@
+"""Owns what is said between the program and its parse worker: length-prefixed msgpack over two pipes.
+
+Must not know what reading a document means.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import IO, TypeVar
+
+import msgspec
+
+from appliance.documents.model import Parsed
+
+_LENGTH = struct.Struct(">Q")
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What the reading of one document may take."""
+
+    memory_bytes: int  # address space of the worker
+    cpu_s: float
+    output_bytes: int  # of the reply
+
+
+class ParseRequest(msgspec.Struct, frozen=True):
+    """Read this."""
+
+    name: str  # its extension names the format
+    data: bytes
+    limits: Limits
+
+
+class ParseReply(msgspec.Struct, frozen=True):
+    """What came of it: either is set."""
+
+    parsed: Parsed | None = None
+    failure: str | None = None
+
+
+def send(stream: IO[bytes], message: msgspec.Struct) -> int:
+    """Write a message; returns its length in bytes."""
+    body = msgspec.msgpack.encode(message)
+    stream.write(_LENGTH.pack(len(body)))
+    stream.write(body)
+    stream.flush()
+    return len(body)
+
+
+def receive(stream: IO[bytes], kind: type[T], most_bytes: int) -> T | None:
+    """Read a message; None when the other side has closed.
+
+    Raises:
+        ValueError: it is longer than `most_bytes`, or not a message of that kind.
+    """
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length > most_bytes:
+        raise ValueError(f"a message of {length} bytes is too long")
+    body = stream.read(length)
+    if len(body) < length:
+        return None
+    return msgspec.msgpack.decode(body, type=kind)

@@ -1,0 +1,130 @@
+"""Owns the program's side of the parse worker: start it, ask it, time it, replace it when it dies.
+
+Must not know formats.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import IO
+
+from appliance.config import DocumentSettings
+from appliance.documents.messages import Limits, ParseReply, ParseRequest, receive, send
+from appliance.documents.model import Parsed
+from appliance.errors import UnreadableDocument
+
+_FILES_MOST = 200  # then the worker is replaced: what a library leaks goes with it
+_OUTPUT_BYTES = 512 << 20
+_STOP_TIMEOUT_S = 2.0
+
+
+def worker_command() -> list[str]:
+    """The command that runs a parse worker, from source and in a frozen program alike."""
+    if getattr(sys, "frozen", False):
+        return [sys.executable, "parse-worker"]
+    return [sys.executable, "-m", "appliance", "parse-worker"]
+
+
+class Parser:
+    """Reads documents in a process of its own; for one thread at a time."""
+
+    def __init__(self, settings: DocumentSettings, command: list[str] | None = None) -> None:
+        self._settings = settings
+        self._command = command or worker_command()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
+        self._served = 0
+
+    def parse(self, name: str, data: bytes) -> Parsed:
+        """Read a document.
+
+        Raises:
+            UnreadableDocument: it cannot be read, or reading it took too much time or memory.
+        """
+        process = self._running()
+        self._served += 1
+        settings = self._settings
+        request = ParseRequest(name, data, Limits(settings.parse_memory_bytes, settings.parse_timeout_s, _OUTPUT_BYTES))
+        late = threading.Event()
+
+        def end_it() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(settings.parse_timeout_s, end_it)
+        timer.daemon = True
+        timer.start()
+        try:
+            reply = _exchange(process, request)
+        finally:
+            timer.cancel()
+        if reply is None:
+            raise UnreadableDocument(self._obituary(process, late.is_set()))
+        if reply.parsed is None:
+            raise UnreadableDocument(reply.failure or "It could not be read.")
+        return reply.parsed
+
+    def close(self) -> None:
+        """End the worker."""
+        process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+        if self._stderr is not None:
+            self._stderr.close()
+            self._stderr = None
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None or self._served >= _FILES_MOST:
+            self.close()
+            self._served = 0
+            # What a dying worker says; a file, since nobody reads along.
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr
+            )
+        return self._process
+
+    def _obituary(self, process: subprocess.Popen[bytes], late: bool) -> str:
+        """Why the worker gave no reply; frees it."""
+        _end(process)
+        code = process.returncode
+        last_words = ""
+        if self._stderr is not None:
+            self._stderr.seek(0)
+            lines = self._stderr.read()[-4096:].decode("utf-8", "replace").strip().splitlines()
+            last_words = lines[-1] if lines else ""
+        self.close()
+        if late or code == -signal.SIGXCPU:
+            return f"Reading it took longer than {self._settings.parse_timeout_s:g} seconds."
+        if code < 0:
+            return f"The program that reads it crashed ({signal.Signals(-code).name})."
+        if "MemoryError" in last_words:
+            return "Reading it needs more memory than is allowed."
+        return f"The program that reads it ended with code {code}. {last_words}".strip()
+
+
+def _exchange(process: subprocess.Popen[bytes], request: ParseRequest) -> ParseReply | None:
+    assert process.stdin is not None  # noqa: S101 - pipes were asked for
+    assert process.stdout is not None  # noqa: S101
+    try:
+        send(process.stdin, request)
+        return receive(process.stdout, ParseReply, _OUTPUT_BYTES + 1024)
+    except (OSError, ValueError):
+        return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # the rest of a request that nobody reads any more
+                pipe.close()
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,60 @@
+"""Owns the parse worker: a process that reads one document after the other within limits, and may die of one.
+
+Must not know who asks or where documents are kept. It opens no files and no network connections.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from typing import BinaryIO
+
+import msgspec
+
+from appliance.documents.formats import parse
+from appliance.documents.messages import Limits, ParseReply, ParseRequest, receive, send
+from appliance.errors import UnreadableDocument
+
+_REQUEST_MOST_BYTES = 4 << 30
+
+
+def main() -> None:
+    """Serve requests from standard input until it closes."""
+    # Libraries may print; the pipe is for messages alone.
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    source = sys.stdin.buffer
+    # A crash is expected and reported; a core file of it would fill the disk.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    while (request := receive(source, ParseRequest, _REQUEST_MOST_BYTES)) is not None:
+        _apply(request.limits)
+        _answer(output, request)
+
+
+def _apply(limits: Limits) -> None:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    spent = int(used.ru_utime + used.ru_stime)
+    # The kernel counts whole seconds since the process began, and kills at the soft limit.
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (spent + 1 + max(1, int(limits.cpu_s)), hard))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = limits.memory_bytes if hard == resource.RLIM_INFINITY else min(limits.memory_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+
+
+def _answer(output: BinaryIO, request: ParseRequest) -> None:
+    try:
+        reply = ParseReply(parsed=parse(request.name, request.data))
+        size = len(msgspec.msgpack.encode(reply))
+        if size > request.limits.output_bytes:
+            reply = ParseReply(failure=f"Its text is too large ({size >> 20} MB).")
+    except UnreadableDocument as error:
+        reply = ParseReply(failure=error.text)
+    except MemoryError:
+        reply = ParseReply(failure="Reading it needs more memory than is allowed.")
+    except RecursionError:
+        reply = ParseReply(failure="It is nested too deeply.")
+    except Exception as error:  # a parser's fault with one file must not end the worker
+        reply = ParseReply(failure=f"It could not be read ({type(error).__name__}: {error}).")
+    send(output, reply)
