@@ -62,7 +62,7 @@ class Reranker(Protocol):
         """The most tokens of a question and a passage together, special tokens included."""
 
     def score(self, query: str, passages: Sequence[str], *, budget_ms: float | None = None) -> RerankScores:
-        """Score `passages` in the order given, in batches of at most 16, until `budget_ms` is spent.
+        """Score `passages` in the order given, in batches of at most 16, stopping before `budget_ms` is overrun.
 
-        The first batch is always scored.
+        A first small batch is always scored.
         """

@@ -21,6 +21,7 @@ from appliance.packs.specs import RerankerSpec
 
 Scores = npt.NDArray[np.float32]
 BATCH_PAIRS = 16
+FIRST_PAIRS = 4  # always scored, whatever the budget
 _CHARACTERS_PER_TOKEN = 24  # no token of real text is longer; what lies beyond is cut before tokenizing
 
 
@@ -52,13 +53,17 @@ class OnnxReranker:
         logits = np.full(len(passages), np.nan, np.float64)
         truncated: list[int] = []
         # Batches follow the order given, best recall first, so that what a budget leaves out is the tail.
-        for begin in range(0, len(passages), BATCH_PAIRS):
-            if begin and budget_ms is not None and (time.perf_counter() - began) * 1000.0 >= budget_ms:
+        done = 0
+        while done < len(passages):
+            spent_ms = (time.perf_counter() - began) * 1000.0
+            size = next_batch(done, spent_ms, budget_ms)
+            if size == 0:
                 break
-            batch = passages[begin : begin + BATCH_PAIRS]
+            batch = passages[done : done + size]
             scores, cut = self._score_batch(asked, batch)
-            logits[begin : begin + len(batch)] = scores
-            truncated += [begin + place for place in cut]
+            logits[done : done + len(batch)] = scores
+            truncated += [done + place for place in cut]
+            done += len(batch)
         a, b = self._spec.calibration
         return RerankScores(
             logits=tuple(logits.tolist()),
@@ -95,6 +100,19 @@ class OnnxReranker:
         if len(row.ids) <= room:
             return query, False
         return query[: row.offsets[room - 1][1]], True
+
+
+def next_batch(done: int, spent_ms: float, budget_ms: float | None) -> int:
+    """How many pairs to score next, 0 to stop: as many as fit the budget at the pace so far, at most 16.
+
+    A first batch of a few pairs tells the pace; without it a slow machine would overrun the budget at once.
+    """
+    if budget_ms is None:
+        return BATCH_PAIRS
+    if done == 0:
+        return FIRST_PAIRS
+    fitting = int((budget_ms - spent_ms) / max(spent_ms / done, 1e-6))
+    return max(0, min(BATCH_PAIRS, fitting))
 
 
 def _sigmoid(value: float) -> float:

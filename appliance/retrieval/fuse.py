@@ -104,9 +104,7 @@ def sigmoid(values: Floats) -> Floats:
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)), np.float64)
 
 
-def _first_stage(
-    weights: FusedWeights | FinalWeights, bm25: Floats, cosine: Floats, all_bm25: Floats
-) -> Floats:
+def _first_stage(weights: FusedWeights | FinalWeights, bm25: Floats, cosine: Floats, all_bm25: Floats) -> Floats:
     found = np.nan_to_num(bm25, nan=0.0)
     top = float(np.nan_to_num(all_bm25, nan=0.0).max(initial=0.0))
     lex = found / top if top > 0 else np.zeros_like(found)

@@ -220,7 +220,7 @@ class Indexes:
     def _add_lexical(self, ids: Sequence[int]) -> None:
         for begin in range(0, len(ids), _CHUNKS_AT_ONCE):
             chunks = self._store.chunks(ids[begin : begin + _CHUNKS_AT_ONCE])
-            self._lexical.add(LexicalText(one.id, one.collection, passage_text(one)) for one in chunks)
+            self._lexical.add(LexicalText(one.id, one.collection, lexical_text(one)) for one in chunks)
 
     def _add_vectors(self, tier: DenseTier, ids: Ids) -> None:
         """Add the stored vectors of `ids`; those that are gone by now are left out."""
@@ -261,8 +261,17 @@ class Indexes:
         return f"{self._store.identity()} {self._fingerprint}"
 
 
+def lexical_text(chunk: Chunk) -> str:
+    """What a chunk is found by in the lexical index: the document's title too.
+
+    A question that names the machine then speaks for all of its manual, and not for the one page that
+    repeats the name.
+    """
+    return f"{chunk.title}\n{passage_text(chunk)}"
+
+
 def passage_text(chunk: Chunk) -> str:
-    """A chunk as it is indexed, embedded and reranked: its heading path, then its text."""
+    """A chunk as it is embedded and reranked: its heading path, then its text."""
     return f"{chunk.heading}\n{chunk.text}" if chunk.heading else chunk.text
 
 

@@ -3,7 +3,7 @@
 Must not know where chunks come from: it is given ids, collections and texts, and the generation they reflect.
 
 The engine's BM25 has k1 = 1.2 and b = 0.75 built in. k1 = 1.5 was tried: nDCG@10 differs by -0.005 to +0.004
-on five training sets, without a direction, so the scores are left as they are.
+on five sets, without a direction, so the scores are left as they are.
 
     lexical/            written only by tantivy, whose commit is atomic (files, then meta.json, synced)
       meta.json         names the segments; a crash leaves the one before or the one after
@@ -147,12 +147,14 @@ class LexicalIndex:
         """The best `limit` chunks of `collection`, best first, ties by id; none if `query` has no term."""
         import tantivy
 
-        terms = self._analyzer.query_terms(query)[:_MAX_QUERY_TERMS]
+        terms = list(self._analyzer.query_terms(query).items())[:_MAX_QUERY_TERMS]
         if not terms:
             return []
         index = self._open_index()
-        term = tantivy.Query.term_query
-        should = [(tantivy.Occur.Should, term(index.schema, "body", text, "freq")) for text in terms]
+        term, boost = tantivy.Query.term_query, tantivy.Query.boost_query
+        should = [
+            (tantivy.Occur.Should, boost(term(index.schema, "body", text, "freq"), weight)) for text, weight in terms
+        ]
         inside = tantivy.Query.const_score_query(term(index.schema, "collection", collection, "basic"), 0.0)
         both = [(tantivy.Occur.Must, inside), (tantivy.Occur.Must, tantivy.Query.boolean_query(should))]
         searcher = index.searcher()

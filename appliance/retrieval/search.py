@@ -144,9 +144,7 @@ class Recall:
 
     def _lexical(self, request: SearchRequest, times: StageTimes) -> list[LexicalHit]:
         with times.stage("recall_lexical"):
-            return self._indexes.lexical.search(
-                request.query, request.collection, self._settings.lexical_candidates
-            )
+            return self._indexes.lexical.search(request.query, request.collection, self._settings.lexical_candidates)
 
     def _tier(self, request: SearchRequest) -> DenseTier | None:
         if request.mode != "lexical" and self._store.embedder() != self._embedder.fingerprint:
@@ -246,9 +244,7 @@ def _rerank_losses(scores: RerankScores, budget_ms: float, max_tokens: int) -> l
     if done < count:
         losses.append(f"rerank_partial: {done} of {count} passages scored in {budget_ms:g} ms")
     if scores.truncated:
-        losses.append(
-            f"rerank_truncated: {len(scores.truncated)} of {done} passages were cut to {max_tokens} tokens"
-        )
+        losses.append(f"rerank_truncated: {len(scores.truncated)} of {done} passages were cut to {max_tokens} tokens")
     if scores.query_cut:
         losses.append("rerank_query_cut: the reranker read the beginning of the question only")
     return losses

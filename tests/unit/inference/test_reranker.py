@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from appliance.config import ModelSettings
 from appliance.errors import BadRequest
 from appliance.inference.onnx import OnnxModel
-from appliance.inference.reranker import OnnxReranker
+from appliance.inference.reranker import OnnxReranker, next_batch
 from tests.unit.inference.tiny import reranker_spec
 
 SETTINGS = ModelSettings(onnx_threads=1)
@@ -61,24 +62,47 @@ def test_an_empty_question_is_refused(tmp_path: Path) -> None:
         OnnxReranker(reranker_spec(tmp_path), SETTINGS).score(" ", ["oil"])
 
 
-def test_the_budget_ends_after_a_batch_and_the_first_is_always_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("done", "spent_ms", "budget_ms", "expected"),
+    [
+        (0, 0.0, None, 16),
+        (32, 1e9, None, 16),
+        (0, 0.0, 0.001, 4),
+        (4, 40.0, 100.0, 6),
+        (4, 40.0, 1000.0, 16),
+        (4, 95.0, 100.0, 0),
+        (4, 400.0, 100.0, 0),
+        (4, 0.0, 100.0, 16),
+    ],
+)
+def test_the_next_batch_is_what_fits_the_budget_at_the_pace_so_far(
+    done: int, spent_ms: float, budget_ms: float | None, expected: int
 ) -> None:
+    assert next_batch(done, spent_ms, budget_ms) == expected
+
+
+def test_the_budget_is_kept_and_the_best_of_recall_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reranker = OnnxReranker(reranker_spec(tmp_path), SETTINGS)
     clock = [0.0]
     run = OnnxModel.run
 
-    def slow(*args: object, **kwargs: object) -> object:
-        clock[0] += 0.1
-        return run(*args, **kwargs)  # type: ignore[arg-type]
+    def ten_ms_a_pair(model: OnnxModel, ids: Any, types: Any, pad_id: int) -> Any:
+        clock[0] += 0.010 * len(ids)
+        return run(model, ids, types, pad_id)
 
-    monkeypatch.setattr(OnnxModel, "run", slow)
+    monkeypatch.setattr(OnnxModel, "run", ten_ms_a_pair)
     monkeypatch.setattr("appliance.inference.reranker.time.perf_counter", lambda: clock[0])
 
-    def scored(budget_ms: float | None) -> int:
-        return sum(not math.isnan(logit) for logit in reranker.score("pump", ["oil"] * 50, budget_ms=budget_ms).logits)
+    def scored(budget_ms: float | None) -> list[bool]:
+        clock[0] = 0.0
+        logits = reranker.score("pump", ["oil"] * 50, budget_ms=budget_ms).logits
+        return [not math.isnan(logit) for logit in logits]
 
-    assert [scored(budget) for budget in (0.001, 150.0, 10_000.0, None)] == [16, 32, 50, 50]
+    for budget, count in [(0.001, 4), (150.0, 15), (300.0, 30), (10_000.0, 50), (None, 50)]:
+        found = scored(budget)
+        assert abs(sum(found) - count) <= 1
+        assert found == sorted(found, reverse=True)
+        assert budget is None or sum(found) == 4 or clock[0] * 1000 <= budget + 1e-6
 
 
 def test_probabilities_are_calibrated_and_unknown_where_not_scored(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -68,7 +69,25 @@ def test_a_type_is_found_with_and_without_its_joint() -> None:
 
 
 def test_query_terms_are_distinct_and_in_order() -> None:
-    assert ANALYZER.query_terms("seal pump seal pump oil") == ["seal", "pump", "oil"]
+    assert ANALYZER.query_terms("seal pump seal pump oil") == {"seal": 1.0, "pump": 1.0, "oil": 1.0}
+
+
+def test_chinese_words_weigh_more_than_bigrams_that_words_happen_to_make() -> None:
+    weights = ANALYZER.query_terms("更换密封圈")
+    assert weights == {"更换": 1.0, "换密": 0.3, "密封": 0.5, "封圈": 0.5, "密封圈": 1.0}
+
+
+@given(st.text(st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF), min_size=2, max_size=30))
+def test_every_bigram_of_a_chinese_run_is_a_term(run: str) -> None:
+    folded = ANALYZER.fold(run)
+    assert {left + right for left, right in pairwise(folded)} <= set(ANALYZER.terms(run))
+
+
+def test_the_spellings_of_a_compound_weigh_no_more_than_two_words() -> None:
+    for compound in ("HX-200", "HX-200/77-1203", "a-1/b-2/c-3/d-4"):
+        weights = ANALYZER.query_terms(compound)
+        assert weights[compound.lower()] == 1.0
+        assert sum(weights.values()) == pytest.approx(2.0)
 
 
 def test_a_run_without_spaces_is_cut_and_takes_linear_time() -> None:
