@@ -7,10 +7,13 @@ from itertools import pairwise
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from appliance.engine import protocol as p
+
+# A busy machine is no counterexample.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 TO_ENGINE: list[p.ToEngine] = [
     p.Submit(
@@ -55,6 +58,7 @@ def test_messages_from_the_engine_come_back_equal(message: p.FromEngine) -> None
     assert p.decode_from_engine(body) == message
 
 
+@UNHURRIED
 @given(st.lists(st.sampled_from(FROM_ENGINE), max_size=6), st.lists(st.integers(0, 2000), max_size=10))
 def test_frames_are_found_however_the_stream_is_cut(messages: list[p.FromEngine], places: list[int]) -> None:
     data = b"".join(p.encode(message) for message in messages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from appliance.engine.scheduler import (
@@ -17,6 +17,9 @@ from appliance.engine.scheduler import (
     plan,
 )
 
+# A busy machine is no counterexample.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 WAITING = st.lists(st.tuples(st.integers(1, 100), st.one_of(st.just(math.inf), st.floats(0, 10))), max_size=20).map(
     lambda rows: [Waiting(number, cells, deadline) for number, (cells, deadline) in enumerate(rows)]
 )
@@ -27,6 +30,7 @@ RUNNING = st.lists(st.tuples(st.integers(1, 600), st.booleans()), max_size=64).m
 )
 
 
+@UNHURRIED
 @given(WAITING, st.integers(0, 8), st.integers(0, 300), st.floats(0, 10))
 def test_only_what_fits_is_admitted_in_order_of_arrival(
     waiting: list[Waiting], sequences: int, cells: int, now: float
@@ -40,6 +44,7 @@ def test_only_what_fits_is_admitted_in_order_of_arrival(
     assert result.admit == alive[: len(result.admit)], "nobody overtakes"
 
 
+@UNHURRIED
 @given(WAITING, st.integers(1, 8), st.floats(0, 10))
 def test_the_first_is_admitted_when_it_fits(waiting: list[Waiting], sequences: int, now: float) -> None:
     alive = [request for request in waiting if now < request.deadline_s]
@@ -48,6 +53,7 @@ def test_the_first_is_admitted_when_it_fits(waiting: list[Waiting], sequences: i
         assert result.admit[:1] == [alive[0].id]
 
 
+@UNHURRIED
 @given(RUNNING, st.integers(1, 600))
 def test_a_step_decodes_all_then_fills_up_with_prompts(running: list[Running], budget: int) -> None:
     chunks = plan(running, budget)
@@ -64,6 +70,7 @@ def test_a_step_decodes_all_then_fills_up_with_prompts(running: list[Running], b
     assert all(chunk.tokens == by_id[chunk.id].pending for chunk in prefill[:-1]), "one prompt after the other"
 
 
+@UNHURRIED
 @given(st.floats(5, 5000), st.integers(32, 2048))
 def test_the_pace_settles_at_steps_of_the_wanted_length(tokens_per_s: float, most: int) -> None:
     pace = Pace(most)

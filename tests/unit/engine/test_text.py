@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from appliance.engine.text import TextStream
+
+# A busy machine is no counterexample.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run(chunks: Sequence[bytes], stop: Sequence[str] = ()) -> tuple[list[str], bool]:
@@ -37,24 +40,28 @@ def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
 PLACES = st.lists(st.integers(0, 1000), max_size=20)
 
 
+@UNHURRIED
 @given(st.text("ab", max_size=30), st.lists(st.text("ab", max_size=4), max_size=3), PLACES)
 def test_any_cutting_gives_what_the_definition_says(text: str, stop: list[str], places: list[int]) -> None:
     pieces, stopped = run(cut(text.encode(), places), stop)
     assert ("".join(pieces), stopped) == model(text, stop)
 
 
+@UNHURRIED
 @given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=3), max_size=2), PLACES)
 def test_cutting_inside_characters_changes_nothing(text: str, stop: list[str], places: list[int]) -> None:
     pieces, stopped = run(cut(text.encode(), places), stop)
     assert ("".join(pieces), stopped) == model(text, stop)
 
 
+@UNHURRIED
 @given(st.binary(max_size=30), PLACES)
 def test_bytes_that_are_no_text_are_dropped_alike_however_they_are_cut(data: bytes, places: list[int]) -> None:
     pieces, _ = run(cut(data, places))
     assert "".join(pieces) == data.decode("utf-8", errors="ignore")
 
 
+@UNHURRIED
 @given(st.text("ab", max_size=20), st.text("ab", min_size=1, max_size=4))
 def test_nothing_is_held_back_that_can_not_become_a_stop(text: str, stop: str) -> None:
     stream = TextStream([stop])
