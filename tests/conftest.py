@@ -8,9 +8,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from appliance.packs import PackStore, ResolvedPack, load_manifest
+
+# How long an example takes says nothing on a machine that others use too.
+hypothesis.settings.register_profile("appliance", deadline=None)
+hypothesis.settings.load_profile("appliance")
 
 
 def shared_models_dir() -> Path:

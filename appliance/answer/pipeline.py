@@ -191,6 +191,8 @@ class Answerer:
                             yield Delta(text)
                     case Done():
                         run.reason = message.finish_reason
+                        if message.deadline_hit:
+                            run.degraded.append(f"deadline: the answer was cut off after {deadline:.0f} ms")
                         run.times.add("prefill", message.prefill_ms)
                         run.times.add("decode", message.decode_ms)
                         run.tokens = TokenCounts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -47,6 +47,7 @@ class ScriptedGenerator:
         self.ready: Ready | None = Ready(1, "m", context, 8, "", "", "<|im_end|>", "b", 1.0)
         self.prompts: list[str] = []
         self.closed = 0
+        self.late = False
 
     async def count(self, texts: Sequence[str]) -> list[int]:
         return [len(text.split()) for text in texts]
@@ -60,7 +61,8 @@ class ScriptedGenerator:
                 yield Token(1, piece, 1)
             if self.fault is not None:
                 raise self.fault
-            yield Done(1, "stop", 10, 4, len(self.pieces), 2.0, 3.0, 4.0)
+            reason: Literal["stop", "length"] = "length" if self.late else "stop"
+            yield Done(1, reason, 10, 4, len(self.pieces), 2.0, 3.0, 4.0, deadline_hit=self.late)
         finally:
             self.closed += 1
 
@@ -181,6 +183,15 @@ async def test_a_generated_answer_that_no_source_bears_out_is_followed_by_quotat
     assert text_of(found).startswith("The moon is far.\n\nThe documents themselves say:")
     assert not last.report.grounded
     assert last.report.degraded[0].startswith("unsupported")
+
+
+async def test_an_answer_cut_off_at_its_deadline_says_so() -> None:
+    generator = ScriptedGenerator(["Oil every 500 hours."])
+    generator.late = True
+    last = (await events(ask(), generator))[-1]
+    assert isinstance(last, Finished)
+    assert last.finish_reason == "length"
+    assert last.report.degraded[0].startswith("deadline")
 
 
 async def test_passages_over_the_budget_are_cut_and_named() -> None:
