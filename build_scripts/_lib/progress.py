@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from types import FrameType
 from typing import IO, TextIO
@@ -151,7 +152,7 @@ def run(command: Sequence[str], log: Path, reporter: Reporter) -> int:
         signal.signal(number, stop)
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
-        log.open("wb") as kept,
+        log.open("wb", buffering=0) as kept,  # to be read while the command runs
         subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -171,7 +172,7 @@ def run(command: Sequence[str], log: Path, reporter: Reporter) -> int:
             reporter.close()
 
 
-def _follow(output: IO[bytes], kept: IO[bytes], reporter: Reporter) -> None:
+def _follow(output: IO[bytes], kept: FileIO, reporter: Reporter) -> None:
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)

@@ -19,7 +19,7 @@ from pathlib import Path
 # What a compiler with -march=native may use; the other flags of a processor change with the kernel.
 INSTRUCTION_SETS = re.compile(
     r"^(sse|ssse|avx|amx|fma|f16c|bmi|abm|lzcnt|popcnt|movbe|adx|aes|vaes|pclmul|vpclmul|sha|gfni|asimd|sve|sme"
-    r"|fp|i8mm|bf16|atomics|crc32|pmull)"
+    r"|fp$|fphp$|i8mm|bf16|atomics|crc32|pmull)"
 )
 BUILD_VARIABLES = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CMAKE_ARGS")
 
