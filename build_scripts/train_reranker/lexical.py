@@ -44,9 +44,7 @@ def analyser() -> Callable[[str], list[str]]:
 class Bm25:
     """An inverted index in memory over `texts`; k1 = 1.5, b = 0.75."""
 
-    def __init__(
-        self, texts: list[str], terms: Callable[[str], list[str]], k1: float = 1.5, b: float = 0.75
-    ) -> None:
+    def __init__(self, texts: list[str], terms: Callable[[str], list[str]], k1: float = 1.5, b: float = 0.75) -> None:
         self._terms = terms
         self._count = len(texts)
         postings: dict[str, list[tuple[int, int]]] = collections.defaultdict(list)

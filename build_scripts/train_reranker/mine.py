@@ -80,9 +80,7 @@ def encode(
     return States(rows, offsets), vectors
 
 
-def candidates(
-    found: data.RetrievalSet, bm25: npt.NDArray[np.float32], dense: npt.NDArray[np.float32], depth: int
-) -> list[int]:
+def candidates(bm25: npt.NDArray[np.float32], dense: npt.NDArray[np.float32], depth: int) -> list[int]:
     """Union of the first `depth` of both retrievers."""
     lexical_top = [int(n) for n in np.argsort(-bm25, kind="stable")[:depth] if bm25[n] > 0]
     dense_top = [int(n) for n in np.argsort(-dense, kind="stable")[:depth]]
@@ -124,9 +122,7 @@ def build(
     out.mkdir(parents=True, exist_ok=True)
     texts = [p for s in sets for p in s.passages]
     asked = [q.text for s in sets for q in s.queries]
-    query_states, query_vectors = encode(
-        model, tokenizer, ["query: " + t for t in asked], QUERY_TOKENS, "queries"
-    )
+    query_states, query_vectors = encode(model, tokenizer, ["query: " + t for t in asked], QUERY_TOKENS, "queries")
     states, vectors = encode(model, tokenizer, ["passage: " + t for t in texts], tokens, "passages")
     np.savez(
         out / "states.npz",
@@ -144,7 +140,7 @@ def build(
             for query in found.queries:
                 bm25 = index.scores(query.text)
                 dense = own @ query_vectors[number]
-                pool = candidates(found, bm25, dense, depth)
+                pool = candidates(bm25, dense, depth)
                 kept = list(dict.fromkeys([*query.right, *pool]))
                 wrong = set(negatives(found, query, pool, dense, own))
                 row = {
@@ -158,7 +154,6 @@ def build(
                     "wrong": [n in wrong for n in kept],
                     "bm25": [round(float(bm25[n]), 4) for n in kept],
                     "dense": [round(float(dense[n]), 5) for n in kept],
-                    # The whole pool's order counts for measuring a retriever alone beyond these candidates.
                     "relevant": len(query.right),
                 }
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -186,7 +181,7 @@ def main() -> None:
     model = Encoder().eval()
     model.load_state_dict(base.state_dict(weights), strict=False)
     if options.eval:
-        sets = [data.measuring_set(options.data, n, options.queries, options.seed) for n in data.EVAL]
+        sets = [data.measuring_set(options.data, n, size, options.queries, options.seed) for n, size in data.EVAL]
     else:
         sets = [data.training_set(options.data, plan, tokenizer, options.seed) for plan in data.TRAIN]
     for found in sets:

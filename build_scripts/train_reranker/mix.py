@@ -70,9 +70,7 @@ def fit(asked: list[Asked], columns: int, steps: int = 600) -> tuple[Floats, flo
     return direction * a, b
 
 
-def logistic(
-    score: Floats, label: Floats, weight: Floats | None = None, steps: int = 200
-) -> tuple[float, float]:
+def logistic(score: Floats, label: Floats, weight: Floats | None = None, steps: int = 200) -> tuple[float, float]:
     """`(a, b)`, a > 0, so that `sigmoid(a * score + b)` fits `label`, by Newton's method."""
     weight = np.ones_like(score) if weight is None else weight
     weight = weight / weight.sum()

