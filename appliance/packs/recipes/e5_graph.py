@@ -6,6 +6,7 @@ Must not know tokenizers or files.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,27 +21,30 @@ SPLIT_LAYERS = 8  # layers of the cross-encoder that see question and passage ap
 
 def embedder_onnx(weights: E5Weights, keep: npt.NDArray[np.int64]) -> bytes:
     """Token ids `(b, t)` and mask `(b, t)` → `embedding` `(b, hidden)`: mean over the mask, L2 norm 1."""
-    build = _Builder(weights)
+    build = _Builder(weights, seven_bits=False)
     graph = build.graph
     positions = graph.node("Slice", build.place_table(), *build.token_range())
     x = build.embed(weights.matrices["emb.word"].rows(keep), positions)
     padding = graph.node("Cast", "attention_mask", to=6)
     for layer in range(weights.layers):
-        x = build.base_layer(layer, x, padding=padding)
+        x = build.layer(f"l{layer}.", _base_layer(weights, layer), x, padding=padding)
     build.unit(build.masked_sum(x, graph.node("Cast", "attention_mask", to=1)), output="embedding")
     return graph.serialize("e5-embedder", ("input_ids", "attention_mask"), "embedding", weights.hidden)
 
 
 def reranker_onnx(
-    weights: E5Weights, keep: npt.NDArray[np.int64], delta: Mapping[str, npt.NDArray[np.float16]]
+    weights: E5Weights, keep: npt.NDArray[np.int64], delta: Mapping[str, Half], *, seven_bits: bool = True
 ) -> bytes:
     """Ids, mask and types `(b, t)` of pairs → `logits` `(b, 1)`.
 
     Lower layers and embeddings are the embedder's; question (type 0) and passage (type 1) do not see each
     other there and positions start anew with the passage. The upper layers, a learned bias per head for
     looking across, and the head over both means come from `delta`.
+
+    With `seven_bits` the layers multiply in 8-bit integers, the fastest on a processor; without, their weights
+    are exact, and graphics processors can run them too.
     """
-    build = _Builder(weights)
+    build = _Builder(weights, seven_bits=seven_bits)
     graph = build.graph
     valid = graph.node("Cast", "attention_mask", to=1)
     side = graph.node("Cast", "token_type_ids", to=1)
@@ -60,20 +64,63 @@ def reranker_onnx(
     )  # (b, 1, t, t): 1 where question meets passage
     apart = graph.node("Add", hidden_keys, graph.node("Mul", across, graph.number(MASKED)))
     for layer in range(SPLIT_LAYERS):
-        x = build.base_layer(layer, x, bias=apart)
+        x = build.layer(f"l{layer}.", _base_layer(weights, layer), x, bias=apart)
     for layer in range(SPLIT_LAYERS, weights.layers):
         lean = delta["cross"][layer - SPLIT_LAYERS].astype(np.float32).reshape(1, weights.heads, 1, 1)
         crossing = graph.node("Mul", across, graph.constant(f"cross.{layer}", lean))
-        x = build.delta_layer(layer, x, graph.node("Add", hidden_keys, crossing), delta)
+        bias = graph.node("Add", hidden_keys, crossing)
+        x = build.layer(f"l{layer}.", _delta_layer(delta, layer), x, bias=bias)
     build.pair_head(x, question, passage, delta)
     inputs = ("input_ids", "attention_mask", "token_type_ids")
     return graph.serialize("e5-reranker", inputs, "logits", 1)
 
 
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One transformer layer: matrices `(out, in)`, and vectors by the names that `_Builder.layer` uses."""
+
+    qkv: Quantized | Half
+    out: Quantized | Half
+    inner: Quantized | Half
+    outer: Quantized | Half
+    vectors: dict[str, Float32]
+
+
+def _base_layer(weights: E5Weights, layer: int) -> LayerWeights:
+    vectors, matrices, at = weights.vectors, weights.matrices, f"l{layer}."
+    parts = [matrices[f"{at}{part}.w"] for part in "qkv"]
+    qkv = Quantized(np.concatenate([p.levels for p in parts]), np.concatenate([p.scales for p in parts]))
+    biases = {"qkv": np.concatenate([vectors[f"{at}{part}.b"] for part in "qkv"])}
+    biases |= {"out": vectors[f"{at}ao.b"], "inner": vectors[f"{at}fi.b"], "outer": vectors[f"{at}fo.b"]}
+    norms = {
+        f"{name}.{part}": vectors[f"{at}{own}.{letter}"]
+        for name, own in (("norm1", "aln"), ("norm2", "oln"))
+        for part, letter in (("scale", "w"), ("shift", "b"))
+    }
+    out, inner, outer = (matrices[f"{at}{part}.w"] for part in ("ao", "fi", "fo"))
+    return LayerWeights(qkv, out, inner, outer, biases | norms)
+
+
+def _delta_layer(delta: Mapping[str, Half], layer: int) -> LayerWeights:
+    at = f"layers.{layer}."
+    biases = {"qkv": np.concatenate([delta[f"{at}{part}.bias"] for part in "qkv"])}
+    biases |= {name: delta[f"{at}{own}.bias"] for name, own in (("out", "o"), ("inner", "f1"), ("outer", "f2"))}
+    norms = {
+        f"{name}.{part}": delta[f"{at}{own}.{kind}"]
+        for name, own in (("norm1", "ln1"), ("norm2", "ln2"))
+        for part, kind in (("scale", "weight"), ("shift", "bias"))
+    }
+    qkv = np.concatenate([delta[f"{at}{part}.weight"] for part in "qkv"])
+    out, inner, outer = (delta[f"{at}{part}.weight"] for part in ("o", "f1", "f2"))
+    vectors = {name: values.astype(np.float32) for name, values in (biases | norms).items()}
+    return LayerWeights(qkv, out, inner, outer, vectors)
+
+
 class _Builder:
-    def __init__(self, weights: E5Weights) -> None:
+    def __init__(self, weights: E5Weights, *, seven_bits: bool) -> None:
         self.graph = GraphWriter()
         self.weights = weights
+        self.seven_bits = seven_bits
 
     def token_range(self) -> tuple[str, str, str]:
         """Start, end and axis of a slice of as many rows as there are tokens."""
@@ -110,42 +157,23 @@ class _Builder:
             epsilon=self.weights.epsilon,
         )
 
-    def base_layer(self, layer: int, x: str, *, padding: str = "", bias: str = "") -> str:
-        """One transformer layer (norm after each half) with the 4-bit weights of the file."""
-        graph, at = self.graph, f"l{layer}."
-        vectors, matrices = self.weights.vectors, self.weights.matrices
-        parts = [matrices[f"{at}{part}.w"] for part in "qkv"]
-        joined = Quantized(np.concatenate([p.levels for p in parts]), np.concatenate([p.scales for p in parts]))
-        seen = self.attend(
-            at,
-            graph.linear_blocks(f"{at}qkv", joined, x),
-            np.concatenate([vectors[f"{at}{part}.b"] for part in "qkv"]),
-            padding,
-            bias,
-        )
-        seen = graph.linear_blocks(f"{at}ao", matrices[f"{at}ao.w"], seen)
-        x = self.add_and_norm(f"{at}aln", seen, x, vectors[f"{at}aln.w"], vectors[f"{at}aln.b"], vectors[f"{at}ao.b"])
-        inner = self.gelu(f"{at}fi.b", graph.linear_blocks(f"{at}fi", matrices[f"{at}fi.w"], x), vectors[f"{at}fi.b"])
-        inner = graph.linear_blocks(f"{at}fo", matrices[f"{at}fo.w"], inner)
-        return self.add_and_norm(
-            f"{at}oln", inner, x, vectors[f"{at}oln.w"], vectors[f"{at}oln.b"], vectors[f"{at}fo.b"]
-        )
+    def layer(self, at: str, layer: LayerWeights, x: str, *, padding: str = "", bias: str = "") -> str:
+        """One transformer layer, its norms after each half."""
+        seen = self.linear(f"{at}qkv", layer.qkv, x)
+        seen = self.attend(at, seen, layer.vectors["qkv"], padding, bias)
+        seen = self.linear(f"{at}out", layer.out, seen)
+        x = self.add_and_norm(f"{at}norm1", seen, x, layer, "norm1", "out")
+        inner = self.gelu(f"{at}inner.bias", self.linear(f"{at}inner", layer.inner, x), layer.vectors["inner"])
+        inner = self.linear(f"{at}outer", layer.outer, inner)
+        return self.add_and_norm(f"{at}norm2", inner, x, layer, "norm2", "outer")
 
-    def delta_layer(self, layer: int, x: str, bias: str, delta: Mapping[str, Half]) -> str:
-        """One transformer layer with the trained float16 weights."""
-        graph, at = self.graph, f"layers.{layer}."
-
-        def wide(name: str) -> Float32:
-            return delta[at + name].astype(np.float32)
-
-        joined = np.concatenate([delta[f"{at}{part}.weight"] for part in "qkv"])
-        joined_bias = np.concatenate([wide(f"{part}.bias") for part in "qkv"])
-        seen = self.attend(at, graph.linear_half(f"{at}qkv", joined, x), joined_bias, "", bias)
-        seen = graph.linear_half(f"{at}o", delta[f"{at}o.weight"], seen)
-        x = self.add_and_norm(f"{at}ln1", seen, x, wide("ln1.weight"), wide("ln1.bias"), wide("o.bias"))
-        inner = self.gelu(f"{at}f1.b", graph.linear_half(f"{at}f1", delta[f"{at}f1.weight"], x), wide("f1.bias"))
-        inner = graph.linear_half(f"{at}f2", delta[f"{at}f2.weight"], inner)
-        return self.add_and_norm(f"{at}ln2", inner, x, wide("ln2.weight"), wide("ln2.bias"), wide("f2.bias"))
+    def linear(self, name: str, weights: Quantized | Half, x: str) -> str:
+        if self.seven_bits:
+            dense = weights.dense() if isinstance(weights, Quantized) else weights.astype(np.float32)
+            return self.graph.linear_seven_bits(name, dense, x)
+        if isinstance(weights, Quantized):
+            return self.graph.linear_blocks(name, weights, x)
+        return self.graph.linear_half(name, weights, x)
 
     def attend(self, at: str, joined: str, joined_bias: Float32, padding: str, bias: str) -> str:
         graph, hidden = self.graph, self.weights.hidden
@@ -154,9 +182,10 @@ class _Builder:
         inputs += [bias] if bias else []
         return graph.node("MultiHeadAttention", *inputs, domain=CONTRIB, num_heads=self.weights.heads)
 
-    def add_and_norm(self, name: str, new: str, old: str, scale: Float32, shift: Float32, bias: Float32) -> str:
-        graph = self.graph
-        constants = [graph.constant(f"{name}.{part}", v) for part, v in (("w", scale), ("b", shift), ("bias", bias))]
+    def add_and_norm(self, name: str, new: str, old: str, layer: LayerWeights, norm: str, bias: str) -> str:
+        graph, vectors = self.graph, layer.vectors
+        parts = {"scale": vectors[f"{norm}.scale"], "shift": vectors[f"{norm}.shift"], "bias": vectors[bias]}
+        constants = [graph.constant(f"{name}.{part}", values) for part, values in parts.items()]
         return graph.node("SkipLayerNormalization", new, old, *constants, domain=CONTRIB, epsilon=self.weights.epsilon)
 
     def gelu(self, name: str, x: str, bias: Float32) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from appliance.packs.recipes.e5_graph import embedder_onnx, reranker_onnx
 from appliance.packs.recipes.e5_weights import E5Weights
+from appliance.packs.recipes.graph import GraphWriter
 from tests.unit.packs.e5_reference import PIECES, POSITIONS, embed, random_delta, random_weights, rerank
 
 ALL = np.arange(PIECES, dtype=np.int64)
@@ -68,21 +69,47 @@ def test_a_texts_vector_does_not_depend_on_its_batch(weights: E5Weights) -> None
         np.testing.assert_allclose(alone[0], row, atol=2e-5)
 
 
-def test_the_reranker_is_the_definitions(weights: E5Weights) -> None:
+@pytest.fixture(scope="module")
+def pairs() -> list[tuple[list[int], list[int]]]:
+    """Questions and passages of unlike lengths."""
     rng = np.random.default_rng(3)
-    delta = random_delta(2)
-    pairs = [([0, 7, 2], [0, 9, 11, 2]), ([0, *rng.integers(4, PIECES, 12).tolist(), 2], [0, 5, 2])]
-    pairs.append(([0, 2], [0, *rng.integers(4, PIECES, 40).tolist(), 2]))
-    ids = padded([question + passage for question, passage in pairs], PAD)
+    shapes = [(1, 2), (12, 1), (1, 40), *rng.integers(1, 20, (13, 2)).tolist()]
+    return [
+        ([0, *rng.integers(4, PIECES, question).tolist(), 2], [0, *rng.integers(4, PIECES, passage).tolist(), 2])
+        for question, passage in shapes
+    ]
+
+
+def logits(model: bytes, pairs: list[tuple[list[int], list[int]]], *, pad_side: int = 0) -> np.ndarray:
+    sides = padded([[0] * len(question) + [1] * len(passage) for question, passage in pairs], pad_side)
     mask = padded([[1] * len(question + passage) for question, passage in pairs], 0)
-    wanted = [rerank(weights, delta, question, passage) for question, passage in pairs]
-    model = session(reranker_onnx(weights, ALL, delta))
+    ids = padded([question + passage for question, passage in pairs], PAD)
+    feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": sides}
+    (found,) = session(model).run(None, feeds)
+    assert found.shape == (len(pairs), 1)
+    return np.asarray(found[:, 0])
+
+
+def test_the_reranker_is_the_definitions(weights: E5Weights, pairs: list[tuple[list[int], list[int]]]) -> None:
+    delta = random_delta(2)
+    wanted = np.array([rerank(weights, delta, question, passage) for question, passage in pairs])
+    exact = reranker_onnx(weights, ALL, delta, seven_bits=False)
     for pad_side in (0, 1):
-        sides = padded([[0] * len(question) + [1] * len(passage) for question, passage in pairs], pad_side)
-        feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": sides}
-        (found,) = model.run(None, feeds)
-        assert found.shape == (3, 1)
-        np.testing.assert_allclose(found[:, 0], wanted, atol=0.03)
+        np.testing.assert_allclose(logits(exact, pairs, pad_side=pad_side), wanted, atol=wanted.std() / 10)
+    shipped = logits(reranker_onnx(weights, ALL, delta), pairs)
+    assert np.corrcoef(shipped, wanted)[0, 1] > 0.95
+    assert (shipped - wanted).std() < wanted.std() / 3
+
+
+def test_seven_bit_products_are_right_at_the_extremes() -> None:
+    """Full 8-bit weights saturate here on processors without VNNI: two products of 255 and 127 exceed 16 bits."""
+    graph = GraphWriter()
+    rows = np.repeat(np.array([[1.0], [-1.0]], dtype=np.float32), 256, axis=1)
+    product = graph.linear_seven_bits("m", rows, graph.node("Cast", "input_ids", to=1))
+    graph.node("Identity", product, output="products")
+    model = session(graph.serialize("products", ("input_ids",), "products", 2))
+    (found,) = model.run(None, {"input_ids": np.full((1, 256), 1000, dtype=np.int64)})
+    np.testing.assert_allclose(found, [[256_000.0, -256_000.0]], rtol=0.01)
 
 
 def test_another_process_builds_the_same_bytes(weights: E5Weights) -> None:
