@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from appliance.config import RecallSettings
-from appliance.errors import BadRequest, EmbedderChanged
+from appliance.errors import BadRequest, EmbedderChanged, Unavailable
 from appliance.inference.protocols import Embedder, Reranker, RerankScores
 from appliance.retrieval import fuse
 from appliance.retrieval.dense import DenseTier, Hits
@@ -74,6 +74,7 @@ class Recall:
         self._settings = settings
         self._mix = fuse.mix_of(mix)
         self._indexes = Indexes(store, index_dir, embedder.fingerprint, embedder.dim, exact_limit=exact_limit)
+        self._closed = False
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall")
 
     def open(self) -> None:
@@ -81,7 +82,8 @@ class Recall:
         self._indexes.open()
 
     def close(self) -> None:
-        """Save the indexes and stop the threads."""
+        """Let running searches end, save the indexes and stop the threads."""
+        self._closed = True
         self._pool.shutdown()
         self._indexes.close()
 
@@ -102,7 +104,10 @@ class Recall:
             NotFound: there is no such collection.
             BadRequest: the question is empty or `top_k` is below 1.
             EmbedderChanged: the vectors are another model's, and the mode is not lexical.
+            Unavailable: `close` was called.
         """
+        if self._closed:
+            raise Unavailable("The service is stopping.")
         if not request.query.strip():
             raise BadRequest("The question is empty.", remedy="Ask for something.", param="query")
         if request.top_k < 1:

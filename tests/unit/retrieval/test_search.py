@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from appliance.config import RecallSettings
-from appliance.errors import BadRequest, EmbedderChanged, NotFound
+from appliance.errors import BadRequest, EmbedderChanged, NotFound, Unavailable
 from appliance.retrieval.types import Mode, SearchRequest
 from appliance.store.db import Store
 from tests.unit.retrieval.fakes import OverlapReranker, WordEmbedder, put, recall_over
@@ -92,6 +92,14 @@ def test_an_empty_collection_has_no_passages_and_a_missing_one_is_named(store: S
     with pytest.raises(BadRequest, match="top_k"):
         recall.search(ask("pump", top_k=0))
     recall.close()
+
+
+def test_a_search_after_closing_says_that_it_will_work_later(store: Store, tmp_path: Path) -> None:
+    recall = recall_over(store, tmp_path / "index")
+    recall.apply(put(store, "pump.pdf", TEXTS))
+    recall.close()
+    with pytest.raises(Unavailable):
+        recall.search(ask("pump"))
 
 
 def test_collections_do_not_see_each_other(store: Store, tmp_path: Path) -> None:
