@@ -5,19 +5,18 @@ Must not know how questions are answered.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from litestar import Controller, Request, Response, post
-from litestar.params import Dependency
 
 from appliance.answer.types import Delta, Event, Finished, Message, Question, Report, Sources
 from appliance.errors import BadRequest
 from appliance.http import body, extension, sse
 from appliance.http.extension import Extension
 from appliance.http.feed import Feed
-from appliance.http.lifecycle import Lifecycle
-from appliance.http.ports import DEFAULT_COLLECTION, Backend
+from appliance.http.given import GivenBackend, GivenLifecycle
+from appliance.http.ports import DEFAULT_COLLECTION
 from appliance.http.problems import Problem
 from appliance.http.schema import json_body
 
@@ -74,8 +73,8 @@ class AskController(Controller):
     async def ask(
         self,
         request: Request[Any, Any, Any],
-        backend: Annotated[Backend, Dependency(skip_validation=True)],
-        lifecycle: Annotated[Lifecycle, Dependency(skip_validation=True)],
+        backend: GivenBackend,
+        lifecycle: GivenLifecycle,
     ) -> Response[Any]:
         """Answer a question: server-sent events, or one JSON object with `"stream": false`."""
         server = backend.settings.server

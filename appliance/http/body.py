@@ -113,7 +113,8 @@ def decode(data: bytes, kind: type[Wire]) -> Wire:
 
 def _invalid(text: str, kind: type[msgspec.Struct]) -> BadRequest:
     found = _PATH.search(text)
-    path = found["path"] if found else ""
+    # msgspec does not say which item of a list it was.
+    path = found["path"].replace("[...]", "[]") if found else ""
     unknown = _UNKNOWN.match(text)
     if unknown is None:
         message = text[: found.start()] if found else text

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import time
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from litestar import Controller, Request, Response, post
-from litestar.params import Dependency
 
 from appliance import __version__
 from appliance.answer.types import Delta, Event, Finished, Report, Sources, TokenCounts
 from appliance.http import body, extension, sse
 from appliance.http.chat_request import ChatRequest, check_model, question
 from appliance.http.feed import Feed
-from appliance.http.lifecycle import Lifecycle
-from appliance.http.ports import Backend
+from appliance.http.given import GivenBackend, GivenLifecycle
 from appliance.http.problems import Problem
 from appliance.http.schema import json_body
 
@@ -161,8 +159,8 @@ class ChatController(Controller):
     async def complete(
         self,
         request: Request[Any, Any, Any],
-        backend: Annotated[Backend, Dependency(skip_validation=True)],
-        lifecycle: Annotated[Lifecycle, Dependency(skip_validation=True)],
+        backend: GivenBackend,
+        lifecycle: GivenLifecycle,
     ) -> Response[Any]:
         """Continue a conversation; with `appliance.collection`, from its documents."""
         server = backend.settings.server

@@ -20,6 +20,7 @@ from appliance.http import extension
 from appliance.http.extension import Extension, Tokens
 
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 MAX_STOPS = 4
 MAX_BIAS = 100.0
 # Names under which the generator answers besides its own.
@@ -47,6 +48,7 @@ UNSUPPORTED_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "function_call": (),
     "name": ("",),
+    "parsed": (),  # the SDK's own, in messages that it sends back
     "tool_call_id": (),
     "tool_calls": ([],),
 }
@@ -69,6 +71,7 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     audio: Any = None
     function_call: Any = None
     name: Any = None
+    parsed: Any = None
     tool_call_id: Any = None
     tool_calls: Any = None
 
@@ -83,7 +86,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    seed: int | None = None
+    seed: Seed | None = None
     stop: str | list[str] | None = None
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None

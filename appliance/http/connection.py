@@ -15,6 +15,7 @@ from appliance.http.problems import Problem
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 100
 HEAD_PATIENCE_S = 20.0
+LINGER_S = 1.0
 
 MALFORMED = Problem(400, "This is not a valid HTTP request.", "invalid_request_error", "malformed_request")
 TOO_LARGE = Problem(
@@ -35,6 +36,7 @@ class Connection(HttpToolsProtocol):
     _head_bytes = 0
     _parsed_bytes = 0
     _refusal = MALFORMED
+    _refused = False
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -49,6 +51,8 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
+        if self._refused:
+            return
         if self._in_head:
             # Counted here as well as by header: the parser hands a header on only when it is whole.
             # A chunk that ends a head may hold much of its body, so only the chunks before it count.
@@ -114,8 +118,9 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, problem: Problem) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._refused:
             return
+        self._refused = True
         body = problem.body()
         head = [
             f"HTTP/1.1 {problem.status} {PHRASES[problem.status]}",
@@ -124,4 +129,8 @@ class Connection(HttpToolsProtocol):
             "connection: close",
         ]
         self.transport.write("\r\n".join(head).encode() + b"\r\n\r\n" + body)
-        self.transport.close()
+        # Closed at once, with bytes unread, the connection would be reset and the reply lost.
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(LINGER_S, self.transport.close)

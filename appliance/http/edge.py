@@ -32,7 +32,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 # A client that is refused while it sends gets this long to notice; closing at once would reset the
 # connection, and the reply with it.
-LINGER_S = 2.0
+LINGER_S = 1.0
 
 _propagator = TraceContextTextMapPropagator()
 

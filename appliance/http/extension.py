@@ -17,7 +17,7 @@ from appliance.engine.protocol import Priority
 from appliance.errors import BadRequest
 
 TopK = Annotated[int, Meta(ge=1, le=50)]
-Tokens = Annotated[int, Meta(ge=1)]
+Tokens = Annotated[int, Meta(ge=1, le=1 << 20)]
 Cache = Literal["default", "bypass", "refresh"]
 
 _TOKEN = re.compile(r"[^A-Za-z0-9_-]")

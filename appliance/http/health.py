@@ -5,14 +5,13 @@ Must not know what the components do.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 from litestar import Controller, Response, get
-from litestar.params import Dependency
 
-from appliance.http.lifecycle import Lifecycle
-from appliance.http.ports import Backend, ComponentState
+from appliance.http.given import GivenBackend, GivenLifecycle
+from appliance.http.ports import ComponentState
 
 ABLE = frozenset({"ready", "degraded"})
 
@@ -62,8 +61,8 @@ class HealthController(Controller):
     @get("/readyz", sync_to_thread=False)
     def ready(
         self,
-        backend: Annotated[Backend, Dependency(skip_validation=True)],
-        lifecycle: Annotated[Lifecycle, Dependency(skip_validation=True)],
+        backend: GivenBackend,
+        lifecycle: GivenLifecycle,
     ) -> Response[Readiness]:
         """Whether questions can be answered: 200, else 503."""
         components = backend.health()
@@ -79,8 +78,8 @@ class HealthController(Controller):
     @get("/v1/models", sync_to_thread=False)
     def models(
         self,
-        backend: Annotated[Backend, Dependency(skip_validation=True)],
-        lifecycle: Annotated[Lifecycle, Dependency(skip_validation=True)],
+        backend: GivenBackend,
+        lifecycle: GivenLifecycle,
     ) -> ModelList:
         """The models of the pack in use."""
         return ModelList(

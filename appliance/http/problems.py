@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +18,7 @@ from litestar.exceptions import HTTPException
 from appliance.errors import ApplianceError, Overloaded, Unavailable
 
 _log = logging.getLogger(__name__)
+_MISSING = re.compile(r"Missing required query parameter '(?P<name>[^']*)'")
 
 
 class ClientGone(Exception):
@@ -75,6 +77,9 @@ def _of_framework(error: HTTPException) -> Problem:
             first: dict[str, Any] = error.extra[0] if isinstance(error.extra[0], dict) else {}
             param = first.get("key")
             message = f"{param}: {first.get('message', message)}" if param else message
+        case HTTPStatus.BAD_REQUEST if missing := _MISSING.match(message):
+            param = missing["name"]
+            message = f"The query parameter {param} is missing"
     kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     code = HTTPStatus(status).phrase.lower().replace(" ", "_").replace("-", "_")
     return Problem(status, message + ".", kind, code, param, dict(error.headers or {}))

@@ -5,16 +5,15 @@ Must not know how passages are found.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from litestar import Controller, Request, Response, post
-from litestar.params import Dependency
 
 from appliance.errors import BadRequest
 from appliance.http import body, extension
-from appliance.http.lifecycle import Lifecycle
-from appliance.http.ports import DEFAULT_COLLECTION, Backend
+from appliance.http.given import GivenBackend, GivenLifecycle
+from appliance.http.ports import DEFAULT_COLLECTION
 from appliance.http.schema import json_body
 from appliance.retrieval.types import Mode, Passage, Scores, SearchRequest
 
@@ -63,8 +62,8 @@ class SearchController(Controller):
     async def search(
         self,
         request: Request[Any, Any, Any],
-        backend: Annotated[Backend, Dependency(skip_validation=True)],
-        lifecycle: Annotated[Lifecycle, Dependency(skip_validation=True)],
+        backend: GivenBackend,
+        lifecycle: GivenLifecycle,
     ) -> Response[Results]:
         """The passages that answer a query best."""
         settings = backend.settings

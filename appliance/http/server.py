@@ -28,8 +28,6 @@ from appliance.http.connection import Connection
 if TYPE_CHECKING:
     from appliance.http.app import Application
 
-__all__ = ["Server", "socket_path"]
-
 CUT_MARGIN_S = 1.5
 KEEP_ALIVE_S = 75.0
 
@@ -55,6 +53,7 @@ class Server:
         self.socket = self._unix.path
         self._app: Application | None = None
         self._uvicorn: _Uvicorn | None = None
+        self._stop_asked = False
 
     @classmethod
     def bind(cls, settings: Settings) -> Self:
@@ -92,15 +91,21 @@ class Server:
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         self._app = app
         self._uvicorn = _Uvicorn(config)
+        if self._stop_asked:
+            self.stop()
         _log.info("listening on %s and %s", self.url, self.socket)
         with self._signals():
             await self._uvicorn.serve(sockets=[self._port, self._unix.socket])
+        # Those that uvicorn cancelled close their answers now; it does not wait for them.
+        if left := self._uvicorn.server_state.tasks:
+            await asyncio.wait(left, timeout=CUT_MARGIN_S)
         app.lifecycle.close()
 
     def stop(self) -> None:
         """Begin to stop; called again: cut what still runs."""
+        self._stop_asked = True
         if self._app is None or self._uvicorn is None:
-            return
+            return  # `run` will see
         _log.info("stopping")
         self._app.lifecycle.stop(self._grace_s)
         self._uvicorn.should_exit = True

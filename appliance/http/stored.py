@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from litestar import Controller, Request, Response, delete, get, put
-from litestar.params import Dependency
+from litestar.params import FromPath, FromQuery
 
 from appliance.errors import BadRequest, UnreadableDocument
 from appliance.http import body
-from appliance.http.lifecycle import Lifecycle
-from appliance.http.ports import Backend
+from appliance.http.given import GivenBackend, GivenLifecycle
 from appliance.http.problems import problem_of
 from appliance.http.schema import raw_body
 from appliance.store.records import Collection, Document
@@ -50,11 +49,11 @@ class StoredController(Controller):
     async def upload(
         self,
         request: Request[Any, Any, Any],
-        collection_name: str,
-        backend: Annotated[Backend, Dependency(skip_validation=True)],
-        lifecycle: Annotated[Lifecycle, Dependency(skip_validation=True)],
-        source: str,
-        name: str | None = None,
+        collection_name: FromPath[str],
+        backend: GivenBackend,
+        lifecycle: GivenLifecycle,
+        source: FromQuery[str],
+        name: FromQuery[str | None] = None,
     ) -> Response[Any]:
         """Add or replace one document: the body is the file, `source` its identity, `name` its file name."""
         file_name = PurePosixPath(name or source).name
@@ -71,27 +70,21 @@ class StoredController(Controller):
         return Response({**shown, **problem.as_object()}, status_code=problem.status)
 
     @get("/v1/collections")
-    async def collections(self, backend: Annotated[Backend, Dependency(skip_validation=True)]) -> CollectionList:
+    async def collections(self, backend: GivenBackend) -> CollectionList:
         """All collections."""
         return CollectionList(list(await backend.collections()))
 
     @delete("/v1/collections/{collection_name:str}")
-    async def delete_collection(
-        self, collection_name: str, backend: Annotated[Backend, Dependency(skip_validation=True)]
-    ) -> None:
+    async def delete_collection(self, collection_name: FromPath[str], backend: GivenBackend) -> None:
         """Delete a collection with its documents."""
         await backend.delete_collection(collection_name)
 
     @get("/v1/documents")
-    async def documents(
-        self, backend: Annotated[Backend, Dependency(skip_validation=True)], collection: str | None = None
-    ) -> DocumentList:
+    async def documents(self, backend: GivenBackend, collection: FromQuery[str | None] = None) -> DocumentList:
         """The documents of one collection, or of all."""
         return DocumentList(list(await backend.documents(collection)))
 
     @delete("/v1/documents/{document_id:int}")
-    async def delete_document(
-        self, document_id: int, backend: Annotated[Backend, Dependency(skip_validation=True)]
-    ) -> None:
+    async def delete_document(self, document_id: FromPath[int], backend: GivenBackend) -> None:
         """Delete a document."""
         await backend.delete_document(document_id)

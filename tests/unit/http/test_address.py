@@ -1,0 +1,97 @@
+"""The addresses: loopback only, one clear sentence when they are taken, a socket that only its user may open."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from appliance.config import ServerSettings, Settings
+from appliance.errors import BadSetting, DataDirBusy
+from appliance.http.address import CannotListen, UnixListener, answers, bind_port, socket_path
+
+
+@pytest.fixture
+def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("s")
+    assert len(str(folder)) < 80, "the temporary folder's path is too long for a socket"
+    yield folder
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "127.0.0.2"])
+def test_loopback_addresses(host: str) -> None:
+    with bind_port(host, 0) as listener:
+        assert listener.getsockname()[1] > 0
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", ""])  # noqa: S104
+def test_beyond_loopback_is_refused_without_looking_a_name_up(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("looked a name up"))
+    with pytest.raises(BadSetting, match="API keys"):
+        bind_port(host, 0)
+
+
+def test_a_port_in_use_is_told_in_one_sentence() -> None:
+    with bind_port("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotListen, match=f"Port {port} on 127.0.0.1 is in use") as caught:
+            bind_port("127.0.0.1", port)
+    assert caught.value.exit_code == 1
+
+
+def test_the_socket_is_its_users_alone_and_goes_with_its_listener(short: Path) -> None:
+    path = short / "new" / "a.sock"
+    listener = UnixListener(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert answers(path)
+    listener.close()
+    assert not path.exists()
+    assert not answers(path)
+
+
+def test_a_stale_socket_is_replaced_and_a_live_one_is_not(short: Path) -> None:
+    path = short / "a.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with contextlib.closing(UnixListener(path)):
+        with pytest.raises(DataDirBusy, match="already answers"):
+            UnixListener(path)
+        assert answers(path)
+
+
+def test_a_file_in_the_sockets_place_is_kept(short: Path) -> None:
+    path = short / "a.sock"
+    path.write_text("precious")
+    with pytest.raises(CannotListen, match="not a socket"):
+        UnixListener(path)
+    assert path.read_text() == "precious"
+
+
+def test_closing_leaves_the_socket_of_a_successor(short: Path) -> None:
+    path = short / "a.sock"
+    old = UnixListener(path)
+    path.unlink()
+    with contextlib.closing(UnixListener(path)):
+        old.close()
+        assert answers(path)
+
+
+def test_a_long_data_directory_gets_a_short_socket_of_its_own(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+    one, two = (Settings(data_dir=f"/srv/{'d' * 120}/{name}") for name in ("one", "two"))
+    assert socket_path(one) == socket_path(one) != socket_path(two)
+    assert socket_path(one).parent == short
+    assert socket_path(Settings(data_dir="/srv/data")) == Path("/srv/data/appliance.sock")
+    with contextlib.closing(UnixListener(socket_path(one))):
+        assert answers(socket_path(one))
+
+
+def test_a_long_socket_setting_is_refused() -> None:
+    named = Settings(data_dir="/srv", server=ServerSettings(socket="/srv/" + "s" * 120))
+    with pytest.raises(BadSetting, match="100 bytes"):
+        socket_path(named)
