@@ -108,7 +108,10 @@ class Recall:
         """
         if self._closed:
             raise Unavailable("The service is stopping.")
-        if not request.query.strip():
+        # Bytes that are no UTF-8 reach here from a command line as lone surrogates, which no library takes.
+        query = request.query.encode("utf-8", "replace").decode()
+        request = msgspec.structs.replace(request, query=query)
+        if not query.strip():
             raise BadRequest("The question is empty.", remedy="Ask for something.", param="query")
         if request.top_k < 1:
             raise BadRequest("top_k must be at least 1.", param="top_k")

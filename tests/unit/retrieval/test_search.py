@@ -79,6 +79,15 @@ def test_a_question_without_terms_or_with_query_syntax_is_searched_all_the_same(
     recall.close()
 
 
+def test_a_question_that_is_no_unicode_is_searched_all_the_same(store: Store, tmp_path: Path) -> None:
+    recall = recall_over(store, tmp_path / "index", reranker=OverlapReranker())
+    recall.apply(put(store, "pump.pdf", TEXTS))
+    for mode in ("hybrid", "lexical"):
+        request = SearchRequest("oil\udcff filter", "manuals", mode, True)
+        assert recall.search(request).passages[0].page_first == 2
+    recall.close()
+
+
 def test_an_empty_collection_has_no_passages_and_a_missing_one_is_named(store: Store, tmp_path: Path) -> None:
     recall = recall_over(store, tmp_path / "index", reranker=OverlapReranker())
     recall.apply(put(store, "pump.pdf", TEXTS))
