@@ -135,7 +135,10 @@ def _is_western(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     foreign = [c for c in text if c > "\x7f"]
-    return len(foreign) < len(text) * 0.2 and sum(bool(_WESTERN.match(c)) for c in foreign) > len(foreign) * 0.95
+    # Letters with accents stand alone among ASCII; whole words of high bytes are of another alphabet.
+    if len(foreign) > 1.8 * len(_HIGH.findall(sample)) or len(foreign) > len(text) * 0.35:
+        return False
+    return sum(bool(_WESTERN.match(c)) for c in foreign) > len(foreign) * 0.95
 
 
 def _guess(data: bytes) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 
 from appliance.config import DocumentSettings
 from appliance.documents.chunk import chunks_of, embed_text
+from appliance.documents.ligatures import restored
 from appliance.documents.model import clean
 from appliance.documents.parser import Parser
 from appliance.documents.walk import FoundFile, find_files, read_file
@@ -118,7 +119,7 @@ class Ingester:
         known = self._store.find(collection, source)
         if known is not None and known.sha256 == digest and self._store.embedder() == self._embedder.fingerprint:
             return Outcome(source, "unchanged", document=known, chunks=known.chunks, losses=known.losses)
-        parsed = self._parser.parse(name, data)
+        parsed = restored(self._parser.parse(name, data), self._embedder.count_tokens)
         chunks = chunks_of(
             parsed.blocks,
             self._embedder.count_tokens,

@@ -5,6 +5,7 @@ Must not know how chunks are cut.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from appliance.store.records import Loss
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
 
+_NO_PAGES = re.compile(rb"/Count\s+0\b")
 _PAGES_MOST = 20_000
 _LOSSES_MOST = 50  # of one kind; the rest is counted
 
@@ -73,16 +75,15 @@ def parse(data: bytes, stem: str) -> Parsed:
 
 def _open(data: bytes) -> PdfDocument:
     import pypdfium2 as pdfium
-    from pypdfium2 import raw
 
     try:
         return pdfium.PdfDocument(data)
     except pdfium.PdfiumError as error:
-        code = getattr(error, "err_code", None)
-        if code == raw.FPDF_ERR_PASSWORD or "password" in str(error).lower():
+        # The error's code may be that of an earlier document: pdfium sets none for a file without pages.
+        if b"/Encrypt" in data:
             reason = "It is encrypted; remove its password first."
-        elif code == raw.FPDF_ERR_SECURITY:
-            reason = "It is encrypted in a way that is not supported."
+        elif _NO_PAGES.search(data):
+            reason = "It has no pages."
         else:
             reason = "It is damaged or not a PDF file."
         raise UnreadableDocument(reason) from error

@@ -10,19 +10,23 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from appliance.documents.model import REPLACEMENT
+
 # A gap between two characters of a line that is wider than this share of the line's height parts two words
 # that a space would not have parted so far: two cells or two columns.
 WIDE_GAP = 0.9
 _SAME_LINE = 0.35  # of the height: how far the foot of a character may be off
 _PATHS_MOST = 4000  # a page with more is a drawing, not a table
 _RULE_SHORTEST = 5.0  # points
+# Codes of ligatures in TeX's two font encodings, where a file does not say what they mean.
+_TEX_LIGATURES = {11: "ff", 12: "fi", 14: "ffi", 15: "ffl", 27: "ff", 28: "fi", 29: "fl", 30: "ffi", 31: "ffl"}
 _MONO_NAMES = (b"mono", b"courier", b"typewriter", b"cmtt", b"consol", b"menlo")
 HYPHEN = "\ufffe"  # pdfium's mark for the hyphen of a word that goes on in the next line
 
 
 @dataclass(slots=True)
 class Word:
-    """A run of characters without a space; `y` grows upwards, in points, on the page as it is shown."""
+    """A run of characters without a space; `y` grows upwards, in points, on the page as it is read."""
 
     text: str
     x0: float
@@ -65,10 +69,14 @@ class Page:
         self._raw = raw
         self._page = document[index]
         self._text = self._page.get_textpage()
-        width, height = self._page.get_size()  # as shown
+        self._turn = self._quarter_turns()
+        width, height = self._page.get_size()  # turned by the page's own rotation
+        if raw.FPDFPage_GetRotation(self._page) % 2:
+            width, height = height, width
+        self._own_width, self._own_height = float(width), float(height)
+        if self._turn % 2:
+            width, height = height, width
         self.width, self.height = float(width), float(height)
-        self.rotation = raw.FPDFPage_GetRotation(self._page)
-        self._turn = self.rotation
         self._fonts: dict[int, Font] = {}
 
     def close(self) -> None:
@@ -80,7 +88,6 @@ class Page:
         """The words in the order in which the page draws them."""
         raw, text = self._raw, self._text.raw
         count = raw.FPDFText_CountChars(text)
-        self._turn = (self.rotation + self._drawn_turned(count)) % 4
         loose, box = raw.FS_RECTF(), [ctypes.c_double() for _ in range(4)]
         words: list[Word] = []
         letters: list[str] = []
@@ -114,7 +121,7 @@ class Page:
             if letters and (spaced or not same_line or x0 - place[2] > WIDE_GAP * height or x1 < place[0]):
                 end()
                 fresh = fresh or not same_line
-            character = chr(code) if code else "\ufffd"
+            character = _TEX_LIGATURES.get(code) or (chr(code) if code else REPLACEMENT)
             if letters:
                 place = (place[0], min(place[1], y0), max(place[2], x1), max(place[3], y1))
             else:
@@ -166,19 +173,23 @@ class Page:
         """How many images the page shows."""
         return sum(1 for _ in self._page.get_objects(filter=(self._raw.FPDF_PAGEOBJ_IMAGE,), max_depth=4))
 
-    def _drawn_turned(self, count: int) -> int:
-        """Quarter turns by which most of the text is drawn (a landscape table on an upright page)."""
+    def _quarter_turns(self) -> int:
+        """Clockwise quarter turns that make most of the text upright.
+
+        The page's own rotation does not matter: a page that is shown turned has its text drawn turned the
+        other way, unless the text is a landscape table on an upright page.
+        """
+        count = self._raw.FPDFText_CountChars(self._text.raw)
         quarters = [0, 0, 0, 0]
         for i in range(0, count, max(1, count // 50)):
-            angle = self._raw.FPDFText_GetCharAngle(self._text.raw, i)  # radians, counter-clockwise
+            angle = self._raw.FPDFText_GetCharAngle(self._text.raw, i)  # radians, clockwise
             if angle >= 0:
-                quarters[round(angle / (math.pi / 2)) % 4] += 1
+                quarters[-round(angle / (math.pi / 2)) % 4] += 1
         return max(range(4), key=quarters.__getitem__) if any(quarters) else 0
 
     def _shown(self, x0: float, y0: float, x1: float, y1: float) -> tuple[float, float, float, float]:
-        """A box of the page's own space, on the page as it is shown."""
-        # Width and height are as shown by the page's own rotation; a turn is clockwise.
-        w, h = (self.width, self.height) if self.rotation % 2 == 0 else (self.height, self.width)
+        """A box of the page's own space, on the page turned so that it can be read."""
+        w, h = self._own_width, self._own_height
         if self._turn == 1:
             return y0, w - x1, y1, w - x0
         if self._turn == 2:

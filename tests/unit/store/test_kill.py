@@ -35,9 +35,7 @@ for version in range(1, 100000):
 def test_every_acknowledged_version_is_whole_after_a_kill(tmp_path: Path, acks_before_kill: int) -> None:
     path = tmp_path / "store.db"
     acked = 0
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         for line in process.stdout:
             acked = int(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +50,7 @@ def new_vectors(n: int, seed: int = 0) -> Vectors:
 
 
 def put(store: Store, source: str, *texts: str, collection: str = "c", seed: int = 0) -> Change:
-    _, change = store.put(
-        collection, new_document(source), new_chunks(*texts), new_vectors(len(texts), seed), "e1"
-    )
+    _, change = store.put(collection, new_document(source), new_chunks(*texts), new_vectors(len(texts), seed), "e1")
     return change
 
 
@@ -61,7 +60,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path):
+def store(path: Path) -> Iterator[Store]:
     opened = Store.open(path)
     yield opened
     opened.close()
