@@ -72,12 +72,12 @@ def linear(x: Array, weight: Array, bias: Array) -> Array:
 def norm(x: Array, scale: Array, shift: Array) -> Array:
     """Layer normalisation over the last axis."""
     centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * scale + shift
+    return np.asarray(centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * scale + shift)
 
 
 def gelu(x: Array) -> Array:
     """The exact one, by the error function."""
-    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    return np.asarray(x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))))
 
 
 def layer(x: Array, w: dict[str, Array], bias: Array) -> Array:
@@ -122,7 +122,8 @@ def embedded(weights: E5Weights, ids: list[int], places: list[int]) -> Array:
     words = weights.matrices["emb.word"].dense().astype(np.float64)[ids]
     table = weights.vectors["emb.pos"].reshape(POSITIONS, HIDDEN).astype(np.float64)
     x = words + table[places] + weights.vectors["emb.type"][:HIDDEN]
-    return norm(x, weights.vectors["emb.ln.w"], weights.vectors["emb.ln.b"])
+    scale, shift = (weights.vectors[f"emb.ln.{part}"].astype(np.float64) for part in "wb")
+    return norm(x, scale, shift)
 
 
 def embed(weights: E5Weights, ids: list[int]) -> Array:
@@ -130,8 +131,8 @@ def embed(weights: E5Weights, ids: list[int]) -> Array:
     x = embedded(weights, ids, list(range(len(ids))))
     for number in range(LAYERS):
         x = layer(x, base_layer(weights, number), np.zeros((1, len(ids), len(ids))))
-    mean = x.mean(0)
-    return mean / np.linalg.norm(mean)
+    mean: Array = x.mean(0)
+    return np.asarray(mean / np.linalg.norm(mean))
 
 
 def rerank(weights: E5Weights, delta: dict[str, Half], question: list[int], passage: list[int]) -> float:

@@ -14,7 +14,7 @@ import pytest
 from appliance.errors import ModelCorrupt, ModelMissing, NotFound
 from appliance.packs import PackStore
 from appliance.packs.manifest import BadManifest
-from appliance.packs.pull import PullFailed
+from appliance.packs.registry import PullFailed
 from tests.unit.packs.wheels import FILES, entry, make_store, make_wheel
 
 
