@@ -48,9 +48,13 @@ def socket_path(settings: Settings) -> Path:
             param="server.socket",
         )
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime) if runtime else Path(tempfile.gettempdir()) / f"appliance-{os.getuid()}"
+    folder = Path(runtime) if runtime else _shared_folder()
     digest = hashlib.sha256(os.fsencode(settings.data_path)).hexdigest()[:16]
     return folder / f"appliance-{digest}.sock"
+
+
+def _shared_folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"appliance-{os.getuid()}"
 
 
 def bind_port(host: str, port: int) -> socket.socket:
@@ -118,7 +122,8 @@ class UnixListener:
     def _bind(self) -> None:
         folder = self.path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.parent == Path(tempfile.gettempdir()) and folder.stat().st_uid != os.getuid():
+        # Anyone may make this folder before us; the other ones are named by the user.
+        if folder == _shared_folder() and folder.lstat().st_uid != os.getuid():
             raise CannotListen(f"The folder {folder} belongs to somebody else.", remedy="Set server.socket.")
         self._clear_stale()
         before = os.umask(0o177)  # never, not even for a moment, open to others

@@ -47,13 +47,12 @@ class AskFormat:
         """The event of its name."""
         match event:
             case Sources():
-                data = msgspec.structs.asdict(event)
-                return sse.encode(msgspec.json.encode(data), "sources")
+                return sse.encode_json(msgspec.structs.asdict(event), "sources")
             case Delta():
-                return sse.encode(msgspec.json.encode({"text": event.text}), "delta")
+                return sse.encode_json({"text": event.text}, "delta")
             case Finished():
                 done = {"finish_reason": event.finish_reason, "appliance": event.report}
-                return sse.encode(msgspec.json.encode(done), "done")
+                return sse.encode_json(done, "done")
 
     def end(self) -> bytes:
         """Nothing: `done` was the end."""
@@ -61,7 +60,7 @@ class AskFormat:
 
     def error(self, problem: Problem) -> bytes:
         """An `error` event with the usual error object."""
-        return sse.encode(problem.body(), "error")
+        return sse.encode_json(problem.as_object(), "error")
 
 
 class AskController(Controller):

@@ -141,13 +141,13 @@ class ChatFormat:
 
     def error(self, problem: Problem) -> bytes:
         """An error object instead of a chunk; no mark follows it."""
-        return sse.encode(problem.body())
+        return sse.encode_json(problem.as_object())
 
     def _chunk(self, choice: ChunkChoice | None, **fields: Any) -> bytes:
         if self._include_usage:
             fields.setdefault("usage", None)
         chunk = Chunk(**self._head, choices=[] if choice is None else [choice], **fields)
-        return sse.encode(msgspec.json.encode(chunk))
+        return sse.encode_json(chunk)
 
 
 class ChatController(Controller):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
+import msgspec
 from litestar import Response
 from litestar.response.streaming import ASGIStreamingResponse
 from litestar.types import Receive, Scope, Send
@@ -17,6 +18,8 @@ from appliance.http.feed import Ended, Feed
 from appliance.http.problems import ClientGone, Problem, problem_of
 
 PING = b": ping\n\n"
+# JSON leaves these as they are (it escapes all other line separators), and they occur in strings only.
+_SEPARATORS = tuple((chr(code).encode(), f"\\u{code:04x}".encode()) for code in (0x85, 0x2028, 0x2029))
 # Proxies must neither keep nor gather what they pass on.
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -27,6 +30,14 @@ def encode(data: bytes | str, event: str = "") -> bytes:
     lines = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     name = b"event: " + event.encode() + b"\n" if event else b""
     return name + b"".join(b"data: " + line + b"\n" for line in lines) + b"\n"
+
+
+def encode_json(value: object, event: str = "") -> bytes:
+    """One event of JSON in one line, for readers too that end lines at any of Unicode's line separators."""
+    data = msgspec.json.encode(value)
+    for separator, escape in _SEPARATORS:
+        data = data.replace(separator, escape)
+    return encode(data, event)
 
 
 class Format(Protocol):

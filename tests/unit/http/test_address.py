@@ -91,6 +91,21 @@ def test_a_long_data_directory_gets_a_short_socket_of_its_own(monkeypatch: pytes
         assert answers(socket_path(one))
 
 
+def test_a_folder_of_somebody_else_in_the_shared_place_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, short: Path
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(short))
+    path = socket_path(Settings(data_dir="/srv/" + "d" * 120))
+    path.parent.mkdir()
+    monkeypatch.setattr("os.getuid", lambda: path.parent.stat().st_uid + 1)
+    foreign = socket_path(Settings(data_dir="/srv/" + "d" * 120))
+    foreign.parent.mkdir()
+    with pytest.raises(CannotListen, match="somebody else"):
+        UnixListener(foreign)
+    assert not foreign.exists()
+
+
 def test_a_long_socket_setting_is_refused() -> None:
     named = Settings(data_dir="/srv", server=ServerSettings(socket="/srv/" + "s" * 120))
     with pytest.raises(BadSetting, match="100 bytes"):

@@ -43,6 +43,13 @@ def test_any_text_arrives_with_its_line_ends_as_lf(text: str, event: str) -> Non
 def test_deltas_arrive_unchanged_even_with_every_kind_of_line_end(pieces: list[str]) -> None:
     raw = b"".join(AskFormat().event(Delta(piece)) + sse.PING for piece in pieces)
     assert [json.loads(data)["text"] for _, data in parse(raw)] == pieces
+    # Python's own idea of a line end is wider than the standard's; clients are written with it.
+    lines = [line for line in raw.decode().splitlines() if line.startswith("data: ")]
+    assert [json.loads(line.removeprefix("data: "))["text"] for line in lines] == pieces
+
+
+def test_separators_that_json_leaves_as_they_are() -> None:
+    assert len(AskFormat().event(Delta("a\u2028b\u2029c\x85d\x1ce\x0bf")).decode().splitlines()) == 3
 
 
 def test_a_ping_is_no_event() -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from appliance.http import body, connection
 from appliance.http.server import Server
-from tests.integration.http_service import MAX_FILE_BYTES, serving, settings
+from tests.integration.http.serving import MAX_FILE_BYTES, serving, settings
 from tests.unit.http.backend import ScriptedBackend, Step
 from tests.unit.http.test_sse import parse
 
@@ -259,6 +259,22 @@ async def test_bodies_that_are_no_question(data_dir: Path, content: bytes) -> No
         assert (await http.get("/healthz")).status_code == 200
 
 
+async def test_half_an_upload_is_no_document(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    backend = scripted(data_dir)
+    async with serving(backend) as server, client(server) as http:
+        _, writer = await connect(server)
+        target = b"PUT /v1/collections/c/documents?source=x HTTP/1.1\r\n"
+        writer.write(target + b"Host: localhost\r\nContent-Length: 99\r\n\r\nthe first bytes")
+        await writer.drain()
+        assert (await http.get("/healthz")).status_code == 200
+        writer.close()
+        # Both turns of uploads are free again.
+        for _ in range(2):
+            assert (await http.put("/v1/collections/c/documents?source=y", content=b"y")).status_code == 200
+    assert [source for _, source, _, _ in backend.ingested] == ["y", "y"]
+    assert "Traceback" not in caplog.text
+
+
 # Stopping
 
 
@@ -320,10 +336,11 @@ async def test_a_client_that_does_not_read_does_not_hold_the_stop_up(
 
 PROGRAM = """
 import asyncio, logging, sys
+import uvloop
 from pathlib import Path
 from appliance.http.app import create_app
 from appliance.http.server import Server
-from tests.integration.http_service import settings
+from tests.integration.http.serving import settings
 from tests.unit.http.backend import ScriptedBackend
 
 async def main():
@@ -334,7 +351,8 @@ async def main():
         await server.run(create_app(ScriptedBackend("a", 3600.0, configured=configured)))
     print("ended", flush=True)
 
-asyncio.run(main())
+with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    runner.run(main())
 """
 
 

@@ -11,7 +11,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from appliance.errors import EngineDied, Overloaded
-from tests.integration.http_service import serving, settings
+from tests.integration.http.serving import serving, settings
 from tests.unit.http.backend import ScriptedBackend, Step
 
 TEXT = "Tighten it to 12\r\n  牛米 [1].\n\ndata: 🙂"
