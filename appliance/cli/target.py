@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from appliance.answer.types import Event, Question
 from appliance.config import Settings
 from appliance.documents.ingest import Outcome
-from appliance.http.address import socket_path
+from appliance.http.address import answers, socket_path
 from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.records import Collection, Document
 
@@ -54,7 +52,7 @@ async def reach(settings: Settings, *, generates: bool) -> AsyncIterator[Target]
         generates: the command needs the generation engine.
     """
     path = socket_path(settings)
-    if await asyncio.to_thread(_answers, path):
+    if await asyncio.to_thread(answers, path):
         from appliance.cli.remote import RemoteTarget
 
         async with RemoteTarget(path) as remote:
@@ -71,13 +69,3 @@ async def reach(settings: Settings, *, generates: bool) -> AsyncIterator[Target]
         yield appliance
     finally:
         await appliance.close()
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(1.0)
-        try:
-            client.connect(str(path))
-        except OSError:
-            return False
-        return True

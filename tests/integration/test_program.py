@@ -60,7 +60,7 @@ def test_a_chinese_question_gets_chinese_quotations_and_is_told_why(library: Pat
     reply = run_json(library, "ask", question.question)
     sources = reply["appliance"]["sources"]
     assert (question.document, question.page) in [(source["document"], source["page"]) for source in sources[:3]]
-    assert reply["appliance"]["degraded"][0].startswith("generator_language")
+    assert any(line.startswith("generator_language") for line in reply["appliance"]["degraded"])
     assert "[1]" in reply["answer"]
 
 
