@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import sys
 from typing import BinaryIO
 
@@ -25,6 +26,8 @@ def main() -> None:
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     source = sys.stdin.buffer
+    # Ctrl-C goes to the whole group of processes; the one that asks decides when this one ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A crash is expected and reported; a core file of it would fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while (request := receive(source, ParseRequest, _REQUEST_MOST_BYTES)) is not None:

@@ -234,8 +234,10 @@ class Store:
 
         Raises:
             EmbedderChanged: the stored vectors were made by another embedder.
+            BadRequest: the collection's name is not allowed.
             DiskFull: nothing was changed.
         """
+        rows.check_name(collection)
         blobs = rows.to_blobs(vectors, len(chunks))
         with self._connections.writing() as writer:
             rows.accept_embedder(writer, embedder, vectors.shape[1])

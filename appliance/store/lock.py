@@ -38,9 +38,7 @@ class DataDirLock:
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise BadSetting(
-                f"The data directory {self._data_dir} cannot be written: {error.strerror}."
-            ) from error
+            raise BadSetting(f"The data directory {self._data_dir} cannot be written: {error.strerror}.") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

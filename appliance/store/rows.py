@@ -5,6 +5,7 @@ Must not know transactions: it works inside the caller's.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,10 +13,21 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from appliance.errors import EmbedderChanged, NotFound
+from appliance.errors import BadRequest, EmbedderChanged, NotFound
 from appliance.store.records import Change, Document, Loss, NewChunk, Vectors
 
+_COLLECTION_NAME = re.compile(r"[^\x00-\x20/\x7f](?:[^\x00-\x1f/\x7f]{0,98}[^\x00-\x20/\x7f])?")
 CHANGES_KEPT = 10_000  # log entries; an index that is further behind is rebuilt
+
+
+def check_name(collection: str) -> None:
+    """Raise BadRequest for a name that cannot be shown in a list or be part of an address."""
+    if not _COLLECTION_NAME.fullmatch(collection):
+        raise BadRequest(
+            f"{collection!r} cannot be the name of a collection.",
+            remedy="Use 1 to 100 characters, no slash, and no space at either end.",
+            param="collection",
+        )
 
 
 def collection_or_all(connection: sqlite3.Connection, collection: str | None) -> int | None:
@@ -44,9 +56,7 @@ def document_by_id(connection: sqlite3.Connection, document_id: int) -> Document
     """One document; raises NotFound."""
     row = connection.execute("SELECT * FROM document_rows WHERE id = ?", (document_id,)).fetchone()
     if row is None:
-        raise NotFound(
-            f"There is no document {document_id}.", remedy="`appliance documents list` shows all of them."
-        )
+        raise NotFound(f"There is no document {document_id}.", remedy="`appliance documents list` shows all of them.")
     return document_of(row)
 
 
@@ -62,9 +72,7 @@ def chunk_ids_of(connection: sqlite3.Connection, document_id: int) -> list[int]:
     return [row[0] for row in rows]
 
 
-def insert_chunk(
-    writer: sqlite3.Connection, document_id: int, ordinal: int, chunk: NewChunk, vector: bytes
-) -> int:
+def insert_chunk(writer: sqlite3.Connection, document_id: int, ordinal: int, chunk: NewChunk, vector: bytes) -> int:
     """Insert a chunk and its vector; returns its id."""
     cursor = writer.execute(
         """INSERT INTO chunks (document_id, ordinal, text, heading, page_first, page_last, span_start,
@@ -103,9 +111,7 @@ def accept_embedder(writer: sqlite3.Connection, embedder: str, dim: int) -> None
     writer.execute("INSERT OR REPLACE INTO meta VALUES ('dim', ?)", (str(dim),))
 
 
-def log_change(
-    writer: sqlite3.Connection, collection: str, removed: Sequence[int], added: Sequence[int]
-) -> Change:
+def log_change(writer: sqlite3.Connection, collection: str, removed: Sequence[int], added: Sequence[int]) -> Change:
     """Count the generation up and write the log entry of this transaction."""
     generation = int(meta(writer, "generation") or 0) + 1
     writer.execute("UPDATE meta SET value = ? WHERE name = 'generation'", (str(generation),))

@@ -252,6 +252,10 @@ TEXT_FR = "Le café coûte 5 € : « déjà vu », naïve “quoted” text –
         (TEXT_FR, "cp1252", b""),
         ("Ærø færge: 40 kr., også på søndag.", "cp1252", b""),
         ("扭矩", "gb18030", b""),
+        ("打開泵殼之前必須切斷電源。主機的擰緊力矩為一百二十牛米，設備運轉時不得拆卸防護罩。" * 3, "big5", b""),
+        ("ポンプを開ける前に必ず電源を切ってください。締め付けトルクは百二十です。" * 3, "cp932", b""),
+        ("펌프를 열기 전에 반드시 전원을 차단하십시오. 조임 토크는 백이십입니다." * 3, "cp949", b""),
+        ("Перед открытием корпуса насоса отключите питание. " * 3 + "Момент.", "cp1251", b""),
     ],
 )
 def test_text_in_any_encoding(bench: Bench, files: Path, text: str, encoding: str, mark: bytes) -> None:

@@ -164,6 +164,15 @@ def test_another_embedder_is_refused_until_the_store_is_empty(store: Store) -> N
     assert store.embedder() == "e2" and store.all_vectors()[1].shape == (1, 8) and store.check() == []
 
 
+@pytest.mark.parametrize("name", ["", " ", "a/b", "a\n", " a", "a ", "x" * 101])
+def test_a_collection_needs_a_name_that_can_be_shown(store: Store, name: str) -> None:
+    with pytest.raises(BadRequest, match="cannot be the name of a collection"):
+        put(store, "a", "one", collection=name)
+    assert store.collections() == []
+    for good in ("a", "Manuals 2024", "手册", "x" * 100):
+        put(store, "a", "one", collection=good)
+
+
 @pytest.mark.parametrize(
     "vectors", [np.ones((1, 4), np.float16), np.ones((2, 4), np.float32), np.full((2, 4), np.nan, np.float16)]
 )
