@@ -5,6 +5,7 @@ Must not know what a model is for.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,8 @@ def _session(path: Path, provider: str, threads: int) -> onnxruntime.InferenceSe
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    # A count of 0 would have the runtime pin its threads to cores, also to cores that this process may not use.
+    options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
     options.inter_op_num_threads = 1
     # A thread that spins while it waits takes the core that the generator needs.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

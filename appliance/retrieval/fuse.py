@@ -52,10 +52,12 @@ class Mix(msgspec.Struct, frozen=True):
     final: FinalWeights
 
 
-# For packs without a reranker of their own fit; e5's cosines lie between 0.7 and 0.95.
+# For packs whose reranker brings no mix, or that have none. The proportions of `fused` are those of a listwise
+# fit on nine training sets in English and Chinese with multilingual-e5-small. On their held-out questions it
+# ranks at least as well as BM25, the vectors and reciprocal rank fusion in eight of nine. Biases set by hand.
 DEFAULT_MIX = Mix(
-    fused=FusedWeights(lex=2.0, loglex=0.4, dense=30.0, bias=-27.5),
-    final=FinalWeights(lex=1.0, loglex=0.2, dense=15.0, ce=1.0, bias=-13.5),
+    fused=FusedWeights(lex=2.0, loglex=0.1, dense=38.0, bias=-34.2),
+    final=FinalWeights(lex=0.3, loglex=0.0, dense=6.0, ce=1.0, bias=-5.4),
 )
 
 
