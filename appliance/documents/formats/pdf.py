@@ -65,7 +65,7 @@ def parse(data: bytes, stem: str) -> Parsed:
         typography = Typography(layouts, _outline(document))
         blocks = joined_over_pages([blocks_of(layout, typography) for layout in layouts])
         cleaned = [_cleaned(block, losses) for block in blocks]
-        title = one_line(document.get_metadata_dict().get("Title", ""))
+        title = _title(document)
     finally:
         document.close()
     if not title or title.casefold() in ("untitled", "(anonymous)") or title.startswith("Microsoft Word"):
@@ -154,6 +154,13 @@ def _arrange(page: Page, words: Sequence[Word], layout: PageLayout) -> None:
     end()
 
 
+def _title(document: PdfDocument) -> str:
+    try:
+        return one_line(document.get_metadata_value("Title"))
+    except UnicodeDecodeError:  # a damaged entry; the text may be whole
+        return ""
+
+
 def _outline(document: PdfDocument) -> Outline:
     import pypdfium2 as pdfium
 
@@ -164,8 +171,8 @@ def _outline(document: PdfDocument) -> Outline:
             index = target.get_index() if target else None
             if index is not None:
                 levels[index + 1].setdefault(normalized(clean(bookmark.get_title())), bookmark.level + 1)
-    except pdfium.PdfiumError:
-        return Outline({})
+    except (pdfium.PdfiumError, UnicodeDecodeError):
+        pass  # what was read up to the damage is of use
     return Outline(levels)
 
 
