@@ -5,6 +5,7 @@ Must not know what a model is for.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from appliance.errors import BadSetting, ModelCorrupt
 
 if TYPE_CHECKING:
     import onnxruntime
+
+log = logging.getLogger(__name__)
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
@@ -63,6 +66,7 @@ class OnnxModel:
                     f"The ONNX runtime cannot load the model {path}: {error}.",
                     remedy="`appliance models verify` says which file is at fault.",
                 ) from error
+            log.warning("%s cannot run on the GPU and runs on the CPU: %s", path.name, error)
             self._session = _session(path, CPU, settings.onnx_threads)
         self.provider = str(self._session.get_providers()[0])
         self._inputs = {graph_input.name for graph_input in self._session.get_inputs()}

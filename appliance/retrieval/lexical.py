@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _WRITER_HEAP_BYTES = 32 << 20
 _TERMS = "whitespace_terms"
 _FOOTER_MAGIC = 1337
-_MAX_QUERY_TERMS = 512  # the engine's boolean queries stay fast far beyond any question
 
 
 class IndexDamaged(Exception):
@@ -147,14 +146,13 @@ class LexicalIndex:
         """The best `limit` chunks of `collection`, best first, ties by id; none if `query` has no term."""
         import tantivy
 
-        terms = list(self._analyzer.query_terms(query).items())[:_MAX_QUERY_TERMS]
+        terms = self._analyzer.query_terms(query)
         if not terms:
             return []
         index = self._open_index()
         term, boost = tantivy.Query.term_query, tantivy.Query.boost_query
-        should = [
-            (tantivy.Occur.Should, boost(term(index.schema, "body", text, "freq"), weight)) for text, weight in terms
-        ]
+        weighed = [boost(term(index.schema, "body", text, "freq"), weight) for text, weight in terms.items()]
+        should = [(tantivy.Occur.Should, query_term) for query_term in weighed]
         inside = tantivy.Query.const_score_query(term(index.schema, "collection", collection, "basic"), 0.0)
         both = [(tantivy.Occur.Must, inside), (tantivy.Occur.Must, tantivy.Query.boolean_query(should))]
         searcher = index.searcher()

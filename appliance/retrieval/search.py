@@ -30,6 +30,8 @@ from appliance.telemetry import StageTimes, span
 
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+MAX_QUERY_CHARACTERS = 20_000
+_PREFIX_TOKENS = 8  # room for what the embedder puts around a question
 _THREADS = 4  # searches whose lexical half may run beside their dense half
 
 
@@ -102,7 +104,7 @@ class Recall:
 
         Raises:
             NotFound: there is no such collection.
-            BadRequest: the question is empty or `top_k` is below 1.
+            BadRequest: the question is empty or too long, or `top_k` is below 1.
             EmbedderChanged: the vectors are another model's, and the mode is not lexical.
             Unavailable: `close` was called.
         """
@@ -113,6 +115,11 @@ class Recall:
         request = msgspec.structs.replace(request, query=query)
         if not query.strip():
             raise BadRequest("The question is empty.", remedy="Ask for something.", param="query")
+        if len(query) > MAX_QUERY_CHARACTERS:
+            raise BadRequest(
+                f"The question has {len(query)} characters; at most {MAX_QUERY_CHARACTERS} can be searched for.",
+                param="query",
+            )
         if request.top_k < 1:
             raise BadRequest("top_k must be at least 1.", param="top_k")
         times = StageTimes()
@@ -120,6 +127,9 @@ class Recall:
         with span("recall", mode=request.mode, rerank=request.rerank):
             if self._store.collection(request.collection).chunks == 0:
                 return SearchResult((), times.as_dict())
+            dense = request.mode != "lexical"
+            if dense and self._embedder.count_tokens([query])[0] > self._embedder.max_tokens - _PREFIX_TOKENS:
+                degraded.append("query_cut: the embedder read the beginning of the question only")
             if request.rerank and self._reranker is None:
                 degraded.append("rerank_skipped: the model pack has no reranker")
             reranker = self._reranker if request.rerank else None

@@ -103,6 +103,20 @@ def test_an_empty_collection_has_no_passages_and_a_missing_one_is_named(store: S
     recall.close()
 
 
+def test_a_long_question_is_searched_and_what_was_not_read_is_named(store: Store, tmp_path: Path) -> None:
+    recall = recall_over(store, tmp_path / "index")
+    recall.apply(put(store, "pump.pdf", TEXTS))
+    assert recall.search(ask("oil filter " * 252)).degraded == ()
+    long = "oil filter " * 253 + " ".join(f"word{n}" for n in range(1500))
+    result = recall.search(ask(long))
+    assert result.degraded == ("query_cut: the embedder read the beginning of the question only",)
+    assert result.passages[0].page_first == 2
+    assert recall.search(ask(long, "lexical")).degraded == ()
+    with pytest.raises(BadRequest, match="20001 characters"):
+        recall.search(ask("a" * 20_001))
+    recall.close()
+
+
 def test_a_search_after_closing_says_that_it_will_work_later(store: Store, tmp_path: Path) -> None:
     recall = recall_over(store, tmp_path / "index")
     recall.apply(put(store, "pump.pdf", TEXTS))
