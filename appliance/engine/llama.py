@@ -6,6 +6,7 @@ Must not know requests, policy or messages. Not thread-safe: one thread, one con
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 from collections.abc import Iterable
@@ -39,7 +40,7 @@ class Llama:
 
         settings = config.settings
         self._api: Any = llama_cpp
-        self._log_callback = _route_logs(llama_cpp)
+        _route_logs(llama_cpp)
         llama_cpp.llama_backend_init()
         if config.device not in ("auto", "cpu", "gpu"):
             raise BadSetting(f"models.device must be auto, cpu or gpu, not {config.device!r}.")
@@ -208,8 +209,9 @@ class Llama:
         self._api.llama_memory_clear(self._memory, True)
 
 
+@functools.cache  # llama.cpp calls it for as long as the process lives, also after a model was closed
 def _route_logs(api: Any) -> Any:
-    """Send llama.cpp's messages to our log. The returned callback must be kept alive."""
+    """Send llama.cpp's messages to our log; returns the callback."""
 
     def receive(level: int, text: bytes, _data: object) -> None:
         # Not a fault here: many sequences share the cells, each within what the model was trained for.
