@@ -54,6 +54,9 @@ class OnnxModel:
             BadSetting: see `choose_provider`.
             ModelCorrupt: the runtime cannot load the file.
         """
+        # Builds from 1.29 on report to their maker over the network unless this is set before they are loaded.
+        # The pinned one has no such code; nothing may leave the machine whichever is installed.
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"
         import onnxruntime
 
         onnxruntime.set_default_logger_severity(3)  # errors; its warnings are about graphs, not for users
