@@ -40,7 +40,7 @@ async def test_all_events_come_in_order() -> None:
 
 
 async def test_a_client_that_leaves_closes_the_generator() -> None:
-    backend, client = ScriptedBackend("a", 3600.0), Client()
+    backend, client = ScriptedBackend("a", 30.0), Client()
     feed = Feed(backend.ask(QUESTION), client.receive, Lifecycle())
     assert isinstance(await feed.next(), Sources)
     assert isinstance(await feed.next(), Delta)
@@ -52,18 +52,18 @@ async def test_a_client_that_leaves_closes_the_generator() -> None:
 
 
 async def test_nothing_for_a_while() -> None:
-    feed = Feed(ScriptedBackend(3600.0).ask(QUESTION), Client().receive, Lifecycle())
+    feed = Feed(ScriptedBackend(30.0).ask(QUESTION), Client().receive, Lifecycle())
     assert await feed.next(0.01) is None
     assert await feed.next(0.01) is None
     await feed.close()
 
 
 async def test_the_cut_ends_an_answer_with_a_word_to_retry() -> None:
-    backend, lifecycle = ScriptedBackend("a", 3600.0), Lifecycle()
+    backend, lifecycle = ScriptedBackend("a", 30.0), Lifecycle()
     feed = Feed(backend.ask(QUESTION), Client().receive, lifecycle)
     await feed.next()
     await feed.next()
-    lifecycle.stop(3600.0)
+    lifecycle.stop(30.0)
     assert await feed.next(0.01) is None, "stopping alone must not end an answer"
     asyncio.get_running_loop().call_soon(lifecycle.cut)
     with pytest.raises(Unavailable, match=r"stopping.*Retry"):
