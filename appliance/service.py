@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import ParamSpec, TypeVar
 
 from appliance.answer.pipeline import Answerer
 from appliance.answer.types import Event, Question
@@ -26,8 +27,8 @@ from appliance.store.db import Store
 from appliance.store.lock import DataDirLock
 from appliance.store.records import Collection, Document
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Appliance:
@@ -36,7 +37,9 @@ class Appliance:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._closing = contextlib.ExitStack()
-        self._ingesting = asyncio.Lock()  # one document at a time: SQLite has one writer, the CPU few cores
+        # One document at a time: SQLite has one writer, the CPU few cores. Held by threads, not by tasks: a write
+        # whose client was cut off goes on in its thread, and the store must not be closed under it.
+        self._writing = threading.Lock()
         self._engine: EngineClient | None = None
         self._answerer: Answerer | None = None
 
@@ -92,7 +95,7 @@ class Appliance:
         """Stop the engine, close the indexes and the store, release the data directory."""
         if self._engine is not None:
             await self._engine.stop(grace_s=2.0)
-        await asyncio.to_thread(self._closing.close)
+        await asyncio.to_thread(self._write, self._closing.close)
 
     # What clients may do. Blocking parts run in threads; their libraries release the interpreter lock.
 
@@ -125,8 +128,7 @@ class Appliance:
 
     async def ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
         """Add or replace one document; on disk and searchable when it returns."""
-        async with self._ingesting:
-            return await asyncio.to_thread(self._ingester.ingest_bytes, collection, source, name, data)
+        return await asyncio.to_thread(self._write, self._ingester.ingest_bytes, collection, source, name, data)
 
     async def collections(self) -> Sequence[Collection]:
         """All collections, by name."""
@@ -138,13 +140,15 @@ class Appliance:
 
     async def delete_document(self, document_id: int) -> None:
         """Delete a document; gone from the store and every index when it returns."""
-        async with self._ingesting:
-            await asyncio.to_thread(lambda: self._recall.apply(self._store.delete([document_id])))
+        await asyncio.to_thread(self._write, lambda: self._recall.apply(self._store.delete([document_id])))
 
     async def delete_collection(self, name: str) -> None:
         """Delete a collection with its documents."""
-        async with self._ingesting:
-            await asyncio.to_thread(lambda: self._recall.apply(self._store.delete_collection(name)))
+        await asyncio.to_thread(self._write, lambda: self._recall.apply(self._store.delete_collection(name)))
+
+    def _write(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._writing:
+            return work(*args, **kwargs)
 
     def health(self) -> dict[str, ComponentState]:
         """The state of each part."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from appliance.answer import sentences
+from appliance.answer.excerpts import Terms
 
 # Share of a sentence's terms that its source must contain, and every figure besides: a number that is not
 # borne out misleads more than a missing one.
@@ -25,8 +25,9 @@ class Citer:
     a marker or is white space before one.
     """
 
-    def __init__(self, passages: Sequence[str]) -> None:
-        self._sources = [sentences.terms(text) for text in passages]
+    def __init__(self, passages: Sequence[str], terms: Terms) -> None:
+        self._terms = terms
+        self._sources = [terms(text) for text in passages]
         self._held = ""
         self._sentence = ""  # the running sentence, without markers
         self._cited = False  # the running sentence has a marker
@@ -85,10 +86,10 @@ class Citer:
         return f" [{number}]"
 
     def _supporting(self, sentence: str) -> int | None:
-        claimed = sentences.terms(sentence)
+        claimed = self._terms(sentence)
         if not claimed:
             return None
-        figures = sentences.numbers(claimed)
+        figures = {term for term in claimed if any(map(str.isdigit, term))}
         best: tuple[float, int] | None = None
         for number, source in enumerate(self._sources, start=1):
             support = len(claimed & source) / len(claimed)

@@ -99,10 +99,13 @@ class Answerer:
             if built is not None:
                 passages = passages[: built.passages]
                 run.report = built.report
-        run.sources = tuple(_source(number, passage, asked) for number, passage in enumerate(passages, start=1))
+        run.sources = tuple(
+            _source(number, passage, excerpts.best_quote(asked, passage.text, self._recall.terms))
+            for number, passage in enumerate(passages, start=1)
+        )
         yield Sources(sources=run.sources, degraded=tuple(run.degraded), timings_ms=run.times.as_dict())
         if built is not None:
-            citer = Citer([passage.text for passage in passages])
+            citer = Citer([passage.text for passage in passages], self._recall.terms)
             try:
                 async with contextlib.aclosing(self._generate(run, built, citer)) as deltas:
                     async for delta in deltas:
@@ -110,14 +113,15 @@ class Answerer:
                 if not citer.used:
                     run.grounded = False
                     run.degraded.append("unsupported: no source bears the generated text out; quotations added")
-                    yield Delta("\n\n" + excerpts.compose(asked, passages, "unsupported"))
+                    yield Delta("\n\n" + excerpts.compose(asked, passages, "unsupported", self._recall.terms))
                 yield run.finished()
                 return
             except (Unavailable, Overloaded) as error:
                 if run.started:
                     raise
                 run.degraded.append(f"{error.code}: excerpts instead of a generated answer")
-        yield Delta(excerpts.compose(asked, passages, "instead" if run.grounded else "not_found"))
+        why: excerpts.Why = "instead" if run.grounded else "not_found"
+        yield Delta(excerpts.compose(asked, passages, why, self._recall.terms))
         yield run.finished()
 
     async def _search(self, run: _Run, asked: str) -> SearchResult:
@@ -249,7 +253,7 @@ def _check(question: Question) -> None:
         )
 
 
-def _source(number: int, passage: Passage, asked: str) -> Source:
+def _source(number: int, passage: Passage, quote: str) -> Source:
     return Source(
         n=number,
         document=passage.document,
@@ -258,5 +262,5 @@ def _source(number: int, passage: Passage, asked: str) -> Source:
         heading=passage.heading,
         chunk=passage.chunk_id,
         score=round(passage.score, 4),
-        quote=excerpts.best_quote(asked, passage.text),
+        quote=quote,
     )

@@ -18,6 +18,9 @@ class Searcher(Protocol):
     def search(self, request: SearchRequest) -> SearchResult:
         """Passages, best first. Raises `NotFound` for a missing collection."""
 
+    def terms(self, text: str) -> frozenset[str]:
+        """What a text is about, as search sees it: sentences are weighed by these."""
+
 
 class Generator(Protocol):
     """The generation engine."""

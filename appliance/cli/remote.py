@@ -11,6 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -94,7 +95,9 @@ class RemoteTarget:
         """Add or replace one document."""
         with _telling():
             reply = await self._client.put(
-                f"/v1/collections/{collection}/documents", params={"source": source, "name": name}, content=data
+                f"/v1/collections/{quote(collection, safe='')}/documents",
+                params={"source": source, "name": name},
+                content=data,
             )
         shown = _decoded(reply)
         if "status" not in shown:
@@ -118,7 +121,7 @@ class RemoteTarget:
 
     async def delete_collection(self, name: str) -> None:
         """Delete a collection."""
-        await self._call("DELETE", f"/v1/collections/{name}")
+        await self._call("DELETE", f"/v1/collections/{quote(name, safe='')}")
 
     async def _call(self, method: str, path: str, **options: Any) -> Any:
         with _telling():

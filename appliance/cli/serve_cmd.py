@@ -26,7 +26,10 @@ def serve(invocation: Invocation, host: str | None, port: str | None, print_conf
         click.echo(config.to_toml(settings), nl=False)
         return
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    asyncio.run(_serve(settings))
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings))
 
 
 async def _serve(settings: config.Settings) -> None:

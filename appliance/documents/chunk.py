@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from appliance.documents.model import Block, is_cjk
-from appliance.documents.sentences import sentences, windows
+from appliance.sentences import sentences, windows
 from appliance.store.records import HEADING_JOINER, NewChunk
 
 CountTokens = Callable[[Sequence[str]], list[int]]  # tokens of each text
@@ -135,7 +135,8 @@ def _sections(blocks: Sequence[Block], starts: Sequence[int], end: int) -> list[
         if block.kind != "heading":
             if not sections:
                 sections.append(_Section(start, []))
-            sections[-1].blocks.append((block, start))
+            if block.text.strip() or not path:  # white space alone is nothing below a heading
+                sections[-1].blocks.append((block, start))
             continue
         nested = bool(path) and bool(sections) and not sections[-1].blocks and path[-1].level < block.level
         if sections and not sections[-1].blocks and not nested:

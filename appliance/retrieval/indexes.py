@@ -61,8 +61,8 @@ class Indexes:
         self._dim = dim
         self._exact_limit = exact_limit
         self._lock = threading.Lock()  # held by whoever changes the indexes
-        self._analyzer = Analyzer()
-        self._lexical = LexicalIndex(folder / "lexical", self._analyzer, store.identity())
+        self.analyzer = Analyzer()
+        self._lexical = LexicalIndex(folder / "lexical", self.analyzer, store.identity())
         self._tiers: dict[str, DenseTier] = {}
         self._generation: int | None = None  # None: not known to agree with the store
         self._unsaved = 0

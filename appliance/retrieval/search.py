@@ -89,6 +89,10 @@ class Recall:
         self._pool.shutdown()
         self._indexes.close()
 
+    def terms(self, text: str) -> frozenset[str]:
+        """What a text is about, as the lexical index sees it."""
+        return frozenset(self._indexes.analyzer.terms(text))
+
     def apply(self, change: Change) -> None:
         """Make a committed change of the store searchable; see `Indexes.apply`."""
         added, removed = len(change.added), len(change.removed)

@@ -43,9 +43,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "appliance", *arguments]
 
 
-def run(
-    data_dir: Path, *arguments: str, prefix: Sequence[str] = (), **more: str
-) -> subprocess.CompletedProcess[str]:
+def run(data_dir: Path, *arguments: str, prefix: Sequence[str] = (), **more: str) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
     return subprocess.run(
         [*prefix, *command(*arguments)],

@@ -13,6 +13,7 @@ import httpx
 import openai
 import psutil
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from appliance import samples
 from appliance.packs import ResolvedPack
@@ -65,11 +66,11 @@ def test_streamed_text_equals_unstreamed_text(service: Service) -> None:
 
 @pytest.mark.parametrize("extra", [GROUNDED, {}])
 def test_the_openai_client_gets_a_chat_completion_streamed_and_not(service: Service, extra: dict[str, object]) -> None:
-    messages = [{"role": "user", "content": QUESTION.question}]
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": QUESTION.question}]
     with client(service) as api:
         whole = api.chat.completions.create(
             model="appliance", messages=messages, max_tokens=40, temperature=0, extra_body=extra
-        )  # type: ignore[call-overload]
+        )
         stream = api.chat.completions.create(
             model="appliance",
             messages=messages,
@@ -78,12 +79,15 @@ def test_the_openai_client_gets_a_chat_completion_streamed_and_not(service: Serv
             stream=True,
             stream_options={"include_usage": True},
             extra_body=extra,
-        )  # type: ignore[call-overload]
+        )
         chunks = list(stream)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
     assert text
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens > 0
+    assert whole.model_extra is not None
     sources = whole.model_extra["appliance"]["sources"]
     assert bool(sources) == bool(extra)
 
@@ -104,7 +108,9 @@ def test_a_document_put_in_now_is_found_now_and_gone_when_deleted(service: Servi
     found = httpx.post(f"{service.url}/v1/search", json={"query": "zeppelin winch cable", "collection": "notes"})
     assert found.json()["results"][0]["document"] == "note.md"
     note.write_text("# Zeppelin winch\n\nThe zeppelin winch takes a chain of 12 metres.\n")
-    assert run_json(service.data_dir, "ingest", str(note), "--collection", "notes")["outcomes"][0]["status"] == "replaced"
+    assert (
+        run_json(service.data_dir, "ingest", str(note), "--collection", "notes")["outcomes"][0]["status"] == "replaced"
+    )
     found = httpx.post(f"{service.url}/v1/search", json={"query": "zeppelin winch cable", "collection": "notes"})
     texts = [result["text"] for result in found.json()["results"]]
     assert any("12 metres" in text for text in texts)

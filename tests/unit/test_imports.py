@@ -9,10 +9,11 @@ import pytest
 
 import appliance
 
-BELOW = {"config", "errors", "telemetry"}
+BELOW = {"config", "errors", "sentences", "telemetry"}
 ALLOWED: dict[str, set[str]] = {
     "config": {"errors"},
     "errors": set(),
+    "sentences": set(),
     "telemetry": {"errors"},
     "packs": BELOW,
     "store": BELOW,

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.answer.citations import Citer
+from tests.unit.answer.analysis import terms
 
 PASSAGES = [
     "The casing bolts must be tightened to 45 Nm in a cross pattern.",
@@ -16,7 +17,7 @@ PASSAGES = [
 
 
 def cite(text: str) -> str:
-    citer = Citer(PASSAGES)
+    citer = Citer(PASSAGES, terms)
     return citer.feed(text) + citer.finish()
 
 
@@ -72,13 +73,13 @@ def test_numbers_name_the_source_that_bears_the_sentence_out(generated: str, sho
 def test_pieces_do_not_matter(words: list[str], data: st.DataObject) -> None:
     text = "".join(words)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    citer = Citer(PASSAGES)
+    citer = Citer(PASSAGES, terms)
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert "".join(citer.feed(piece) for piece in pieces) + citer.finish() == cite(text)
 
 
 def test_used_sources_are_those_shown() -> None:
-    citer = Citer(PASSAGES)
+    citer = Citer(PASSAGES, terms)
     citer.feed("Use ISO VG 46. Bolts [1]. Nothing [9].")
     citer.finish()
     assert citer.used == {1, 2}

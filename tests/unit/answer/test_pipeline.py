@@ -15,6 +15,7 @@ from appliance.config import AnswerSettings
 from appliance.engine.protocol import Done, Ready, Segment, Started, Token
 from appliance.errors import ApplianceError, BadRequest, EngineDied, Overloaded, PromptTooLong, Unavailable
 from appliance.retrieval.types import Passage, Scores, SearchRequest, SearchResult
+from tests.unit.answer.analysis import terms
 
 BOLTS = "The casing bolts must be tightened to 45 Nm in a cross pattern."
 
@@ -35,6 +36,9 @@ class ScriptedRecall:
     def search(self, request: SearchRequest) -> SearchResult:
         self.requests.append(request)
         return SearchResult(self.found[: request.top_k], {"recall_lexical": 1.0}, ())
+
+    def terms(self, text: str) -> frozenset[str]:
+        return terms(text)
 
 
 class ScriptedGenerator:

@@ -1,6 +1,6 @@
 """Owns where a text may be cut: at sentence ends first, at spaces next, inside a long run at last.
 
-Must not know tokens or chunks. All functions are linear in the length of the text.
+Must not know tokens, chunks or answers. All functions are linear in the length of the text.
 """
 
 from __future__ import annotations
