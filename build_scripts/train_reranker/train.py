@@ -155,7 +155,7 @@ def train(model: Encoder, cache: Cache, options: argparse.Namespace) -> int:
     print("before:", validate(model, cache, held_out), flush=True)
     start = saved = watched = time.monotonic()
     step, smooth = 0, 0.0
-    order: list[int] = []
+    order: list[dict[str, Any]] = []
     while True:
         now = time.monotonic()
         done = step / options.steps if options.steps else (now - start) / 60 / options.minutes
