@@ -15,13 +15,15 @@ from pathlib import Path
 
 from appliance.errors import BadSetting, DiskFull, StoreDamaged, Unavailable
 
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FORMAT}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 _NOT_ALLOWED = {
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_AUTH,
 }
+# SQLite's shared memory and its log need a little space even for reading; without it they say "disk I/O error".
+_LEAST_FREE_BYTES = 256 << 10
 _RESTORE = "Stop the service and restore a backup, or move the file away and ingest the documents again."
 
 
@@ -31,7 +33,7 @@ def translated(path: Path) -> Iterator[None]:
 
     Raises:
         DiskFull: there is no room; the transaction is not committed.
-        StoreDamaged: the file is not a database, is damaged or cannot be read.
+        StoreDamaged: the file is not a database, is damaged, or the disk fails to read or write it.
         BadSetting: the file cannot be opened or written with the rights of this user.
         Unavailable: another process holds the write lock of the file.
     """
@@ -40,13 +42,18 @@ def translated(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         # The low byte is the primary code, the rest says more about it.
         code = getattr(error, "sqlite_errorcode", -1) & 0xFF
-        if code == sqlite3.SQLITE_FULL:
+        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _no_room(path)):
             raise DiskFull(
                 f"The disk that holds {path} is full; what was acknowledged before is safe.",
                 remedy="Free some space and try again.",
             ) from error
         if code in _DAMAGED:
             raise StoreDamaged(f"The store {path} is damaged ({error}).", remedy=_RESTORE) from error
+        if code == sqlite3.SQLITE_IOERR:
+            raise StoreDamaged(
+                f"The store {path} cannot be read or written ({error}).",
+                remedy="Check the disk and the system's log; restore a backup if the file itself is lost.",
+            ) from error
         if code in _NOT_ALLOWED:
             raise BadSetting(
                 f"The store {path} cannot be opened for writing ({error}).",
@@ -145,6 +152,14 @@ class Connections:
                 self._idle.append(reader)
                 return
         reader.close()
+
+
+def _no_room(path: Path) -> bool:
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES
 
 
 def _create(path: Path) -> None:

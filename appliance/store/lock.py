@@ -5,6 +5,7 @@ Must not know what is stored in the directory.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import sys
@@ -53,15 +54,18 @@ class DataDirLock:
             raise BadSetting(
                 f"The data directory {self._data_dir} is on a file system without locks: {error.strerror}."
             ) from error
-        command = " ".join(sys.argv).replace("\n", " ")[:1000]
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n{command}\n".encode("utf-8", "replace"), 0)
         self._handle = handle
+        command = " ".join(sys.argv).replace("\n", " ")[:1000]
+        # Only whom to name to others: on a full disk what is stored can be searched and deleted all the same.
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n{command}\n".encode("utf-8", "replace"), 0)
 
     def release(self) -> None:
         """Free the lock; the file stays."""
         if self._handle is not None:
-            os.ftruncate(self._handle, 0)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._handle, 0)
             os.close(self._handle)
             self._handle = None
 
@@ -87,7 +91,7 @@ def make_data_dir(path: Path) -> None:
                 folder.mkdir(mode=0o700 if folder == path else 0o755)
                 sync_directory(folder.parent)
     except OSError as error:
-        if path.is_dir():  # made by another process in the meantime
+        if os.path.isdir(path):  # noqa: PTH112 - made by another process meanwhile; never raises
             return
         raise BadSetting(
             f"The data directory {path} cannot be made: {error.strerror}.",

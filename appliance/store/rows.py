@@ -5,7 +5,6 @@ Must not know transactions: it works inside the caller's.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,16 +15,20 @@ import numpy as np
 from appliance.errors import BadRequest, EmbedderChanged, NotFound
 from appliance.store.records import Change, Document, Loss, NewChunk, Vectors
 
-_COLLECTION_NAME = re.compile(r"[^\x00-\x20/\x7f](?:[^\x00-\x1f/\x7f]{0,98}[^\x00-\x20/\x7f])?")
+_LONGEST_NAME = 100
+_LARGEST_ID = 2**63 - 1
 CHANGES_KEPT = 10_000  # log entries; an index that is further behind is rebuilt
 
 
 def check_name(collection: str) -> None:
     """Raise BadRequest for a name that cannot be shown in a list or be part of an address."""
-    if not _COLLECTION_NAME.fullmatch(collection):
+    # Not printable: control and direction characters, line ends, other spaces than the usual one, lone surrogates.
+    # U+FFFD stands for bytes that were no text: two names could become one. "." and ".." vanish from addresses.
+    good = 0 < len(collection) <= _LONGEST_NAME and collection.isprintable() and collection == collection.strip()
+    if not good or "/" in collection or "\ufffd" in collection or collection in (".", ".."):
         raise BadRequest(
-            f"{collection!r} cannot be the name of a collection.",
-            remedy="Use 1 to 100 characters, no slash, and no space at either end.",
+            f"{collection[: _LONGEST_NAME + 1]!r} cannot be the name of a collection.",
+            remedy=f"Use 1 to {_LONGEST_NAME} visible characters, no slash, and no space at either end.",
             param="collection",
         )
 
@@ -54,7 +57,9 @@ def collection_id(connection: sqlite3.Connection, name: str) -> int:
 
 def document_by_id(connection: sqlite3.Connection, document_id: int) -> Document:
     """One document; raises NotFound."""
-    row = connection.execute("SELECT * FROM document_rows WHERE id = ?", (document_id,)).fetchone()
+    row = None
+    if 0 < document_id <= _LARGEST_ID:  # SQLite has no larger numbers
+        row = connection.execute("SELECT * FROM document_rows WHERE id = ?", (document_id,)).fetchone()
     if row is None:
         raise NotFound(f"There is no document {document_id}.", remedy="`appliance documents list` shows all of them.")
     return document_of(row)

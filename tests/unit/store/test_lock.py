@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -67,3 +68,18 @@ def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("x")
     with pytest.raises(BadSetting, match="cannot be made"):
         DataDirLock(tmp_path / "data").acquire()
+
+
+def test_a_path_that_no_file_system_takes_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="cannot be made: File name too long"):
+        DataDirLock(tmp_path / ("x" * 300)).acquire()
+
+
+def test_a_full_disk_does_not_keep_anyone_from_their_data(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # no file can grow, as on a full disk
+    try:
+        with DataDirLock(tmp_path / "data"), pytest.raises(DataDirBusy, match="in use by another process"):
+            DataDirLock(tmp_path / "data").acquire()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

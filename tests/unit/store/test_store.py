@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import sqlite3
 import stat
 import threading
@@ -164,7 +166,26 @@ def test_another_embedder_is_refused_until_the_store_is_empty(store: Store) -> N
     assert store.embedder() == "e2" and store.all_vectors()[1].shape == (1, 8) and store.check() == []
 
 
-@pytest.mark.parametrize("name", ["", " ", "a/b", "a\n", " a", "a ", "x" * 101])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        "a/b",
+        "a\n",
+        " a",
+        "a ",
+        "x" * 101,
+        ".",
+        "..",
+        "\x1b[31m",
+        "\u202eabc",
+        "\u200b",
+        "a\u2028b",
+        "\udcff",
+        "\ufffd",
+    ],
+)
 def test_a_collection_needs_a_name_that_can_be_shown(store: Store, name: str) -> None:
     with pytest.raises(BadRequest, match="cannot be the name of a collection"):
         put(store, "a", "one", collection=name)
@@ -215,6 +236,45 @@ def test_a_full_disk_is_told_and_loses_nothing(store: Store) -> None:
     assert [d.source for d in store.documents("c")] == ["a"] and store.check() == []
     put(store, "b", "small")
     assert len(store.documents("c")) == 2
+
+
+@pytest.mark.parametrize(
+    ("free_blocks", "error", "told"),
+    [(1, DiskFull, "is full; what was acknowledged before is safe"), (1 << 30, StoreDamaged, "Check the disk")],
+)
+def test_a_disk_error_is_no_reason_to_throw_the_store_away(
+    store: Store,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    free_blocks: int,
+    error: type[Exception],
+    told: str,
+) -> None:
+    put(store, "a", "one")
+    store.close()
+    real = os.statvfs(path.parent)
+    full = os.statvfs_result((*real[:4], free_blocks, *real[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # SQLite's shared memory can't be made then: "disk I/O error", as when the last block is taken.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+    try:
+        with pytest.raises(error, match=told) as caught:
+            Store.open(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "damaged" not in str(caught.value)
+    assert [document.source for document in Store.open(path).documents("c")] == ["a"]
+
+
+@pytest.mark.parametrize("document_id", [0, -1, 2**63, -(2**63) - 1, 10**30])
+def test_an_id_that_no_document_can_have_is_not_found(store: Store, document_id: int) -> None:
+    put(store, "a", "one")
+    with pytest.raises(NotFound, match="There is no document"):
+        store.document(document_id)
+    with pytest.raises(NotFound, match="There is no document"):
+        store.delete([document_id])
+    assert len(store.documents("c")) == 1
 
 
 def test_a_file_that_is_no_store(path: Path) -> None:
