@@ -14,14 +14,15 @@ import click
 
 from appliance.answer.types import Delta, Finished, Message, Question, Report, Sources
 from appliance.cli import output
+from appliance.cli.given import TEXT
 from appliance.cli.root import Invocation
 from appliance.cli.target import Target, reach
 from appliance.retrieval.types import Mode, SearchRequest
 
 
 @click.command()
-@click.argument("question")
-@click.option("--collection", default="default", show_default=True, help="The collection to answer from.")
+@click.argument("question", type=TEXT)
+@click.option("--collection", type=TEXT, default="default", show_default=True, help="The collection to answer from.")
 @click.option("--top-k", type=click.IntRange(1, 20), help="Passages to answer from, at most.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Length of the answer, at most.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -74,8 +75,8 @@ async def _stream(target: Target, question: Question, *, show: bool) -> tuple[st
 
 
 @click.command()
-@click.argument("query")
-@click.option("--collection", default="default", show_default=True, help="The collection to search.")
+@click.argument("query", type=TEXT)
+@click.option("--collection", type=TEXT, default="default", show_default=True, help="The collection to search.")
 @click.option("--mode", type=click.Choice(get_args(Mode)), default="hybrid", show_default=True, help="How to search.")
 @click.option("--top-k", type=click.IntRange(1, 50), default=10, show_default=True, help="Results at most.")
 @click.option("--no-rerank", is_flag=True, help="Leave the cross-encoder out.")

@@ -18,11 +18,13 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.cli import output
+from appliance.cli.given import TEXT
 from appliance.cli.root import Invocation
 from appliance.cli.target import Target, reach
 from appliance.documents.ingest import Outcome
 from appliance.documents.walk import FoundFile, find_files, read_file
 from appliance.errors import TooLarge, UnreadableDocument
+from appliance.store.rows import check_name
 
 STYLES = {"added": "green", "replaced": "green", "failed": "red", "skipped": "yellow"}
 
@@ -37,7 +39,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True)
-@click.option("--collection", default="default", show_default=True, help="Where to put the documents.")
+@click.option("--collection", type=TEXT, default="default", show_default=True, help="Where to put the documents.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
 def ingest(invocation: Invocation, paths: tuple[str, ...], collection: str, as_json: bool) -> int:
@@ -45,6 +47,7 @@ def ingest(invocation: Invocation, paths: tuple[str, ...], collection: str, as_j
 
     Ends with exit code 1 when a file could not be read; the others are added all the same.
     """
+    check_name(collection)
     settings = invocation.settings()
 
     async def run() -> list[Outcome]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from appliance.cli import output
+from appliance.cli.given import TEXT
 from appliance.cli.root import Invocation
 from appliance.packs import FileStatus, PackStore, load_manifest
 
@@ -74,7 +75,7 @@ def list_packs(invocation: Invocation, as_json: bool) -> None:
 
 
 @models.command("pull")
-@click.argument("name", required=False)
+@click.argument("name", type=TEXT, required=False)
 @json_option
 @click.pass_obj
 def pull(invocation: Invocation, name: str | None, as_json: bool) -> None:
@@ -87,7 +88,7 @@ def pull(invocation: Invocation, name: str | None, as_json: bool) -> None:
 
 @models.command("import")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.argument("name", required=False)
+@click.argument("name", type=TEXT, required=False)
 @json_option
 @click.pass_obj
 def import_pack(invocation: Invocation, folder: Path, name: str | None, as_json: bool) -> None:
@@ -99,7 +100,7 @@ def import_pack(invocation: Invocation, folder: Path, name: str | None, as_json:
 
 
 @models.command("verify")
-@click.argument("name", required=False)
+@click.argument("name", type=TEXT, required=False)
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, name: str | None, as_json: bool) -> None:
@@ -115,7 +116,7 @@ def verify(ctx: click.Context, name: str | None, as_json: bool) -> None:
 
 
 @models.command("use")
-@click.argument("name")
+@click.argument("name", type=TEXT)
 @json_option
 @click.pass_obj
 def use(invocation: Invocation, name: str, as_json: bool) -> None:

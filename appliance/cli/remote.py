@@ -21,6 +21,7 @@ from appliance.documents.ingest import Outcome
 from appliance.errors import ApplianceError, Unavailable
 from appliance.retrieval.types import Passage, SearchRequest, SearchResult
 from appliance.store.records import Collection, Document
+from appliance.store.rows import check_name
 
 EVENTS: dict[str, type[Sources] | type[Delta] | type[Finished]] = {
     "sources": Sources,
@@ -95,7 +96,7 @@ class RemoteTarget:
         """Add or replace one document."""
         with _telling():
             reply = await self._client.put(
-                f"/v1/collections/{quote(collection, safe='')}/documents",
+                f"{_address(collection)}/documents",
                 params={"source": source, "name": name},
                 content=data,
             )
@@ -121,7 +122,7 @@ class RemoteTarget:
 
     async def delete_collection(self, name: str) -> None:
         """Delete a collection."""
-        await self._call("DELETE", f"/v1/collections/{quote(name, safe='')}")
+        await self._call("DELETE", _address(name))
 
     async def _call(self, method: str, path: str, **options: Any) -> Any:
         with _telling():
@@ -129,6 +130,11 @@ class RemoteTarget:
         if reply.is_error:
             _raise(reply)
         return _decoded(reply) if reply.content else None
+
+
+def _address(collection: str) -> str:
+    check_name(collection)
+    return f"/v1/collections/{quote(collection, safe='')}"
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from appliance.cli import output
+from appliance.cli.given import TEXT
 from appliance.cli.root import Invocation
 from appliance.cli.target import reach
 from appliance.errors import NotFound
@@ -53,7 +54,7 @@ def list_collections(invocation: Invocation, as_json: bool) -> None:
 
 
 @collections.command("show")
-@click.argument("name")
+@click.argument("name", type=TEXT)
 @json_option
 @click.pass_obj
 def show_collection(invocation: Invocation, name: str, as_json: bool) -> None:
@@ -62,16 +63,20 @@ def show_collection(invocation: Invocation, name: str, as_json: bool) -> None:
 
 
 @collections.command("delete")
-@click.argument("name")
+@click.argument("name", type=TEXT)
 @click.confirmation_option(prompt="Delete the collection with all its documents?")
+@json_option
 @click.pass_obj
-def delete_collection(invocation: Invocation, name: str) -> None:
+def delete_collection(invocation: Invocation, name: str, as_json: bool) -> None:
     """Delete collection NAME with its documents."""
 
     async def run() -> None:
         async with reach(invocation.settings(), generates=False) as target:
             await target.delete_collection(name)
-        click.echo(f"Deleted collection {name}.")
+        if as_json:
+            output.as_json({"deleted": name})
+        else:
+            click.echo(f"Deleted collection {name}.")
 
     asyncio.run(run())
 
@@ -82,7 +87,7 @@ def documents() -> None:
 
 
 @documents.command("list")
-@click.option("--collection", help="Only this collection.")
+@click.option("--collection", type=TEXT, help="Only this collection.")
 @json_option
 @click.pass_obj
 def list_documents(invocation: Invocation, collection: str | None, as_json: bool) -> None:
@@ -152,14 +157,18 @@ def show_document(invocation: Invocation, document_id: int, as_json: bool) -> No
 
 @documents.command("delete")
 @click.argument("document_ids", type=int, nargs=-1, required=True)
+@json_option
 @click.pass_obj
-def delete_documents(invocation: Invocation, document_ids: tuple[int, ...]) -> None:
+def delete_documents(invocation: Invocation, document_ids: tuple[int, ...], as_json: bool) -> None:
     """Delete documents by id; they are gone from every index when this returns."""
 
     async def run() -> None:
         async with reach(invocation.settings(), generates=False) as target:
             for document_id in document_ids:
                 await target.delete_document(document_id)
-                click.echo(f"Deleted document {document_id}.")
+                if not as_json:
+                    click.echo(f"Deleted document {document_id}.")
+        if as_json:
+            output.as_json({"deleted": document_ids})
 
     asyncio.run(run())
