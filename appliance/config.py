@@ -18,9 +18,15 @@ from msgspec import Meta
 from appliance.errors import BadSetting
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
-Positive = Annotated[int, Meta(ge=1)]
-PositiveMs = Annotated[float, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=0)]
+# Every number has an upper end: they become C integers, timers and limits of the system, and what does not fit
+# there wraps around, or ends a process with no word about the setting.
+Positive = Annotated[int, Meta(ge=1, le=1_000_000)]
+Bytes = Annotated[int, Meta(ge=1, le=1 << 40)]
+PositiveMs = Annotated[float, Meta(gt=0, le=1e9)]
+PositiveS = Annotated[float, Meta(gt=0, le=1e6)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
+Threads = Annotated[int, Meta(ge=0, le=512)]  # llama.cpp takes no more
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -30,9 +36,9 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: Port = 8080
     socket: str = ""  # "": <data_dir>/appliance.sock
-    shutdown_grace_s: Annotated[float, Meta(ge=0)] = 10.0  # running streams may finish in this time
-    max_body_bytes: Positive = 8 << 20  # of a JSON request
-    ping_interval_s: Annotated[float, Meta(gt=0)] = 10.0  # SSE comment while nothing is produced
+    shutdown_grace_s: Annotated[float, Meta(ge=0, le=1e6)] = 10.0  # running streams may finish in this time
+    max_body_bytes: Bytes = 8 << 20  # of a JSON request
+    ping_interval_s: PositiveS = 10.0  # SSE comment while nothing is produced
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,20 +46,20 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     pack: str = ""  # "": the one chosen by `appliance models use`, else "pocket"
     device: str = "auto"  # "auto", "cpu" or "gpu"
-    onnx_threads: Count = 0  # 0: the number of cores
+    onnx_threads: Threads = 0  # 0: the number of cores
 
 
 class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The generation engine."""
 
-    context_tokens: Count = 0  # of one request; 0: as much as the model and `kv_tokens` allow
-    kv_tokens: Positive = 16384  # KV cells shared by all sequences
+    context_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 0  # of one request; 0: as much as the model and `kv_tokens` allow
+    kv_tokens: Tokens = 16384  # KV cells shared by all sequences
     max_sequences: Annotated[int, Meta(ge=1, le=64)] = 8
-    batch_tokens: Annotated[int, Meta(ge=32)] = 512
-    threads: Count = 0  # 0: the number of cores
+    batch_tokens: Annotated[int, Meta(ge=32, le=1 << 16)] = 512
+    threads: Threads = 0  # 0: the number of cores
     max_queue: Positive = 1000
-    heartbeat_timeout_s: Annotated[float, Meta(gt=0)] = 20.0  # a silent engine is killed after this
-    start_timeout_s: Annotated[float, Meta(gt=0)] = 120.0
+    heartbeat_timeout_s: PositiveS = 20.0  # a silent engine is killed after this
+    start_timeout_s: PositiveS = 120.0
 
 
 class RecallSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,9 +87,9 @@ class DocumentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     chunk_tokens: Annotated[int, Meta(ge=32, le=480)] = 200
     overlap_tokens: Count = 30
-    max_file_bytes: Positive = 100 << 20
-    parse_timeout_s: Annotated[float, Meta(gt=0)] = 120.0
-    parse_memory_bytes: Positive = 2 << 30
+    max_file_bytes: Bytes = 100 << 20
+    parse_timeout_s: PositiveS = 120.0
+    parse_memory_bytes: Bytes = 2 << 30
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

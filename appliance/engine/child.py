@@ -99,7 +99,7 @@ class EngineChild:
             case Failed(code=code, message=message):
                 raise _start_error(code, message)
         await self._ended()
-        raise Unavailable("The engine ended before it was ready.", remedy=self._last_words())
+        raise Unavailable(f"The engine {self.end} before it was ready.", remedy=self._last_words())
 
     async def receive(self) -> list[FromEngine]:
         """The next messages, at least one; empty: the process is gone.

@@ -90,3 +90,18 @@ def test_wrong_variable(environ: dict[str, str], said: str) -> None:
 def test_wrong_flag() -> None:
     with pytest.raises(BadSetting, match=r"Did you mean server\.port\?"):
         config.load(environ=BARE, flags={"server.pot": "1"})
+
+
+def test_no_number_goes_beyond_what_the_machine_can_take() -> None:
+    defaults = tomllib.loads(config.to_toml(config.load(environ=BARE)))
+    numbers = [
+        (name, value)
+        for name in config.setting_names()
+        if "." in name and not isinstance(value := defaults[name.split(".")[0]][name.split(".")[1]], str)
+    ]
+    assert len(numbers) > 20
+    for name, value in numbers:
+        wrong = ["-1", str(10**30)] if isinstance(value, int) else ["-1.0", "inf", "nan", "1e300"]
+        for text in wrong:
+            with pytest.raises(BadSetting, match=name.split(".")[1]):
+                config.load(environ={**BARE, config.variable_of(name): text})
