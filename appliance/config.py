@@ -52,7 +52,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The generation engine."""
 
-    context_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 0  # of one request; 0: as much as the model and `kv_tokens` allow
+    # Of one request; 0: as much as the model and `kv_tokens` allow.
+    context_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
     kv_tokens: Tokens = 16384  # KV cells shared by all sequences
     max_sequences: Annotated[int, Meta(ge=1, le=64)] = 8
     batch_tokens: Annotated[int, Meta(ge=32, le=1 << 16)] = 512

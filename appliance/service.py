@@ -40,6 +40,7 @@ class Appliance:
         # One document at a time: SQLite has one writer, the CPU few cores. Held by threads, not by tasks: a write
         # whose client was cut off goes on in its thread, and the store must not be closed under it.
         self._writing = threading.Lock()
+        self._opened = False
         self._engine: EngineClient | None = None
         self._answerer: Answerer | None = None
 
@@ -66,6 +67,7 @@ class Appliance:
             self._ingester = Ingester(self._store, self._embedder, self.settings.documents, self._recall.apply)
             closing.callback(self._ingester.close)
             self._closing = closing.pop_all()
+            self._opened = True
 
     def _resolve_pack(self) -> ResolvedPack:
         packs = PackStore(self.settings.models_path, load_manifest())
@@ -151,9 +153,9 @@ class Appliance:
             return work(*args, **kwargs)
 
     def health(self) -> dict[str, ComponentState]:
-        """The state of each part."""
-        ready = ComponentState(state="ready", detail="")
-        return {"store": ready, "recall": ready, "engine": self._engine_health()}
+        """The state of each part; may be asked at any time."""
+        opened = ComponentState(state="ready" if self._opened else "loading")
+        return {"store": opened, "recall": opened, "engine": self._engine_health()}
 
     def _engine_health(self) -> ComponentState:
         if self._engine is None:

@@ -5,6 +5,7 @@ Must not know how the service computes anything.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from http import HTTPStatus
@@ -28,6 +29,7 @@ EVENTS: dict[str, type[Sources] | type[Delta] | type[Finished]] = {
     "delta": Delta,
     "done": Finished,
 }
+LOADING_POLL_S = 0.2
 # A reply may wait behind others' work, and a stream is silent for a ping's interval at most.
 TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 
@@ -46,12 +48,20 @@ class RemoteTarget:
         self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=TIMEOUT)
 
     async def __aenter__(self) -> Self:
+        # A service that was started a moment ago: what was typed is worth waiting for.
+        with _telling():
+            while await self._is_loading():  # noqa: ASYNC110 - another process
+                await asyncio.sleep(LOADING_POLL_S)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self._client.aclose()
+
+    async def _is_loading(self) -> bool:
+        shown = _decoded(await self._client.get("/readyz"))
+        return isinstance(shown, dict) and shown.get("status") == "loading"
 
     async def ask(self, question: Question) -> AsyncGenerator[Event]:
         """The events of one answer."""

@@ -36,15 +36,27 @@ async def _serve(settings: config.Settings) -> None:
     from appliance.http.app import create_app
     from appliance.http.server import Server
     from appliance.service import Appliance
+    from appliance.store.lock import make_data_dir
     from appliance.telemetry import setup_tracing
 
     setup_tracing(__version__)
+    make_data_dir(settings.data_path)
     appliance = Appliance(settings)
-    # Bind first: a port in use is told at once, before a model is loaded.
+    app = create_app(appliance, loading=True)
+    # Bind first: a port in use is told at once, before a model is loaded. Serve then: health is asked meanwhile.
     with Server.bind(settings) as server:
-        await asyncio.to_thread(appliance.open)
+        serving = asyncio.create_task(server.run(app))
+        opening = asyncio.create_task(asyncio.to_thread(appliance.open))
         try:
-            await appliance.start_engine(wait=False)
-            await server.run(create_app(appliance))
+            await asyncio.wait((opening,))
+            await opening
+            if not app.lifecycle.stopping:
+                await appliance.start_engine(wait=False)
+                app.lifecycle.loaded()
+            await serving
         finally:
+            if not serving.done():
+                server.stop()
+            # A thread cannot be cancelled: what it opens is closed after it. Their faults were told, or came too late.
+            await asyncio.gather(opening, serving, return_exceptions=True)
             await appliance.close()

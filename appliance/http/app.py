@@ -29,11 +29,11 @@ class Application(Litestar):
     """The ASGI application over a backend.
 
     Attributes:
-        lifecycle: how it is told to stop.
+        lifecycle: how it is told that the backend can be asked, and to stop.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self.lifecycle = Lifecycle()
+    def __init__(self, backend: Backend, *, loading: bool = False) -> None:
+        self.lifecycle = Lifecycle(loading=loading)
         super().__init__(
             route_handlers=[HealthController, AskController, SearchController, ChatController, StoredController],
             dependencies={
@@ -63,6 +63,6 @@ class Application(Litestar):
             await super().__call__(scope, receive, send)
 
 
-def create_app(backend: Backend) -> Application:
-    """The application over `backend`."""
-    return Application(backend)
+def create_app(backend: Backend, *, loading: bool = False) -> Application:
+    """The application over `backend`; `loading`: of which only the health is asked until `lifecycle.loaded()`."""
+    return Application(backend, loading=loading)

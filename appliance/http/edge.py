@@ -17,7 +17,7 @@ from opentelemetry import context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from appliance.errors import ApplianceError, BadRequest
-from appliance.http.lifecycle import Lifecycle, stopping_error
+from appliance.http.lifecycle import Lifecycle, loading_error, stopping_error
 from appliance.http.problems import problem_of
 from appliance.telemetry import span
 
@@ -48,7 +48,7 @@ class Edge:
 
     Args:
         app: what it guards.
-        lifecycle: refuses requests while the service stops.
+        lifecycle: refuses requests while the service loads and while it stops.
     """
 
     def __init__(self, app: App, lifecycle: Lifecycle) -> None:
@@ -77,8 +77,11 @@ class Edge:
         try:
             check_host(scope, headers.all("host"))
             check_origin(scope["method"], headers.all("origin"), headers.one("host"))
-            if self._lifecycle.stopping and scope["path"] not in HEALTH_PATHS:
-                raise stopping_error()
+            if scope["path"] not in HEALTH_PATHS:
+                if self._lifecycle.stopping:
+                    raise stopping_error()
+                if self._lifecycle.loading:
+                    raise loading_error()
         except ApplianceError as error:
             await exchange.refuse(error)
             return

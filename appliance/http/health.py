@@ -13,13 +13,14 @@ from litestar import Controller, Response, get
 from appliance.http.given import GivenBackend, GivenLifecycle
 from appliance.http.ports import ComponentState
 
+Status = Literal["ready", "not_ready", "loading", "stopping"]
 ABLE = frozenset({"ready", "degraded"})
 
 
 class Readiness(msgspec.Struct, frozen=True):
     """Whether questions can be answered, and each component's part in it."""
 
-    status: Literal["ready", "not_ready", "stopping"]
+    status: Status
     components: dict[str, ComponentState]
 
 
@@ -67,7 +68,9 @@ class HealthController(Controller):
         """Whether questions can be answered: 200, else 503."""
         components = backend.health()
         able = all(component.state in ABLE for component in components.values())
-        status: Literal["ready", "not_ready", "stopping"] = "ready" if able else "not_ready"
+        status: Status = "ready" if able else "not_ready"
+        if lifecycle.loading:
+            status = "loading"
         if lifecycle.stopping:
             status = "stopping"
         headers = {"Cache-Control": "no-store"}

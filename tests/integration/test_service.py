@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from appliance import samples
+from appliance.http.address import answers
 from appliance.packs import ResolvedPack
 from tests.integration.program import Service, command, environment, run, run_json, serving, sse
 
@@ -162,6 +164,54 @@ def test_sigterm_stops_it_cleanly_and_leaves_no_process(service: Service, tmp_pa
         assert own.stop() == 0
     assert not any(psutil.pid_exists(pid) for pid in children)
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@contextlib.contextmanager
+def loading(data: Path, log: Path) -> Iterator[Service]:
+    """A service that has begun to listen and not finished to load; stopped cleanly at the end."""
+    service = Service(data, log)
+    try:
+        while not answers(data / "appliance.sock"):
+            assert service.process.poll() is None, log.read_text()
+            time.sleep(0.01)
+        assert httpx.get(f"{service.url}/healthz", timeout=30).json() == {"status": "alive"}
+        yield service
+        assert service.stop() == 0
+    finally:
+        service.process.kill()
+        service.process.wait()
+    assert not (data / "appliance.sock").exists()
+    assert "Traceback" not in log.read_text()
+
+
+def test_health_is_answered_while_it_loads(pocket: ResolvedPack, tmp_path: Path) -> None:
+    with loading(tmp_path / "data", tmp_path / "log") as service:
+        seen = set()
+        while (reply := httpx.get(f"{service.url}/readyz", timeout=30)).status_code != 200:
+            seen.add((reply.status_code, reply.json()["status"]))
+        assert (503, "not_ready") in seen  # the engine starts last, and takes its time
+        assert seen <= {(503, "loading"), (503, "not_ready")}
+
+
+def test_a_command_waits_while_it_loads(pocket: ResolvedPack, tmp_path: Path) -> None:
+    with loading(tmp_path / "data", tmp_path / "log"):
+        assert run_json(tmp_path / "data", "documents", "list") == []
+
+
+def test_sigterm_while_it_loads_ends_it_cleanly(pocket: ResolvedPack, tmp_path: Path) -> None:
+    with loading(tmp_path / "data", tmp_path / "log"):
+        pass
+
+
+def test_a_service_that_cannot_load_ends_and_says_why(tmp_path: Path) -> None:
+    done = run(tmp_path / "data", "serve", APPLIANCE_MODELS_DIR=str(tmp_path / "none"), APPLIANCE_PORT="0")
+    assert done.returncode == 1
+    assert "models pull pocket" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "data" / "appliance.sock").exists()
+    (tmp_path / "file").write_text("")
+    done = run(tmp_path / "file", "serve", APPLIANCE_PORT="0")
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: The data directory") and "cannot be made" in done.stderr
 
 
 def test_what_was_acknowledged_survives_kill_nine(pocket: ResolvedPack, tmp_path: Path) -> None:

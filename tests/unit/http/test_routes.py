@@ -65,6 +65,25 @@ async def test_health(client: Client, backend: ScriptedBackend) -> None:
     assert (await client.get("/readyz")).status_code == 200
 
 
+async def test_while_loading_only_health_is_answered(backend: ScriptedBackend) -> None:
+    app = create_app(backend, loading=True)
+    async with AsyncTestClient(app, base_url="http://127.0.0.1") as client:
+        assert (await client.get("/healthz")).status_code == 200
+        loading = await client.get("/readyz")
+        assert (loading.status_code, loading.json()["status"]) == (503, "loading")
+        for refused in (
+            await client.post("/v1/ask", json={"question": "x"}),
+            await client.get("/v1/models"),
+            await client.put("/v1/collections/c/documents?source=a", content=b"x"),
+        ):
+            assert (refused.status_code, failure(refused)["code"]) == (503, "unavailable")
+            assert int(refused.headers["retry-after"]) >= 1
+        assert not backend.asked and not backend.ingested
+        app.lifecycle.loaded()
+        assert (await client.get("/readyz")).status_code == 200
+        assert (await client.post("/v1/ask", json={"question": "x", "stream": False})).status_code == 200
+
+
 async def test_while_stopping_only_health_is_answered(client: Client) -> None:
     client.app.lifecycle.stopping = True
     assert (await client.get("/readyz")).json()["status"] == "stopping"
