@@ -97,6 +97,9 @@ class Appliance:
         """Stop the engine, close the indexes and the store, release the data directory."""
         if self._engine is not None:
             await self._engine.stop(grace_s=2.0)
+        if self._opened:
+            # Its client was told that the service stops; without this, the stop takes as long as the document.
+            self._ingester.give_up()
         await asyncio.to_thread(self._write, self._closing.close)
 
     # What clients may do. Blocking parts run in threads; their libraries release the interpreter lock.

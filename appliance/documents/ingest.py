@@ -6,6 +6,7 @@ Must not know how the indexes use the word, nor HTTP or terminals.
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,12 +21,12 @@ from appliance.documents.ligatures import restored
 from appliance.documents.model import clean
 from appliance.documents.parser import Parser
 from appliance.documents.walk import FoundFile, find_files, read_file
-from appliance.errors import TooLarge, UnreadableDocument
+from appliance.errors import TooLarge, Unavailable, UnreadableDocument
 from appliance.inference.protocols import Embedder
 from appliance.store.db import Store
 from appliance.store.records import Change, Document, Loss, NewChunk, NewDocument, Vectors
 
-_EMBED_AT_ONCE = 256  # chunks whose float32 vectors are held beside the float16 ones
+_EMBED_AT_ONCE = 32  # chunks between two looks at whether to give up: a few seconds of a slow machine
 _RESERVED_TOKENS = 16  # of the embedder's limit: special tokens, prefix, and tokens that joining pieces adds
 
 Status = Literal["added", "replaced", "unchanged", "skipped", "failed"]
@@ -64,6 +65,12 @@ class Ingester:
         self._settings = settings
         self._on_change = on_change
         self._parser = Parser(settings)
+        self._given_up = threading.Event()
+
+    def give_up(self) -> None:
+        """Have the document that is being read end with `Unavailable`, and every later one. From any thread."""
+        self._given_up.set()
+        self._parser.interrupt()
 
     def close(self) -> None:
         """End the parse worker."""
@@ -77,7 +84,7 @@ class Ingester:
             name: file name; its extension says how to read it.
 
         Raises:
-            DiskFull, StoreDamaged, EmbedderChanged: nothing was changed.
+            DiskFull, StoreDamaged, EmbedderChanged, Unavailable: nothing was changed.
         """
         started = time.monotonic()
         try:
@@ -88,6 +95,7 @@ class Ingester:
                 )
             outcome = self._ingest(collection, source, name, data)
         except (UnreadableDocument, TooLarge) as error:
+            self._check_given_up()
             outcome = Outcome(source, "failed", error.text)
         return msgspec.structs.replace(outcome, seconds=time.monotonic() - started)
 
@@ -115,6 +123,7 @@ class Ingester:
         return self.ingest_bytes(collection, found.source, found.name, data)
 
     def _ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
+        self._check_given_up()
         digest = hashlib.sha256(data).hexdigest()
         known = self._store.find(collection, source)
         if known is not None and known.sha256 == digest and self._store.embedder() == self._embedder.fingerprint:
@@ -142,9 +151,14 @@ class Ingester:
         status: Status = "added" if known is None else "replaced"
         return Outcome(source, status, document=document, chunks=document.chunks, losses=document.losses)
 
+    def _check_given_up(self) -> None:
+        if self._given_up.is_set():
+            raise Unavailable("The service is stopping; nothing of the document was stored.")
+
     def _vectors(self, chunks: Sequence[NewChunk]) -> Vectors:
         vectors = np.empty((len(chunks), self._embedder.dim), np.float16)
         for start in range(0, len(chunks), _EMBED_AT_ONCE):
+            self._check_given_up()
             texts = [embed_text(chunk) for chunk in chunks[start : start + _EMBED_AT_ONCE]]
             vectors[start : start + len(texts)] = self._embedder.embed_passages(texts)
         return vectors

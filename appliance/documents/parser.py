@@ -69,6 +69,11 @@ class Parser:
             raise UnreadableDocument(reply.failure or "It could not be read.")
         return reply.parsed
 
+    def interrupt(self) -> None:
+        """Kill the worker under a `parse` that runs in another thread; that ends with `UnreadableDocument`."""
+        if (process := self._process) is not None:
+            process.kill()
+
     def close(self) -> None:
         """End the worker."""
         process, self._process = self._process, None

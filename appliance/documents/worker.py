@@ -9,6 +9,8 @@ import os
 import resource
 import signal
 import sys
+import threading
+import time
 from typing import BinaryIO
 
 import msgspec
@@ -17,6 +19,7 @@ from appliance.documents.formats import parse
 from appliance.documents.messages import Limits, ParseReply, ParseRequest, receive, send
 from appliance.errors import UnreadableDocument
 
+_PARENT_TURN_S = 0.5
 _REQUEST_MOST_BYTES = 4 << 30
 
 
@@ -30,9 +33,25 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A crash is expected and reported; a core file of it would fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _end_with_parent()
     while (request := receive(source, ParseRequest, _REQUEST_MOST_BYTES)) is not None:
         _apply(request.limits)
         _answer(output, request)
+
+
+def _end_with_parent() -> None:
+    """End soon after the program that asks has ended, also in the middle of a document.
+
+    The kernel's signal for that follows the thread that started this process, and that is one of a pool.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_TURN_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent watch", daemon=True).start()
 
 
 def _apply(limits: Limits) -> None:

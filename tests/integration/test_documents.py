@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -16,12 +17,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 
 from appliance.config import DocumentSettings
 from appliance.documents.ingest import Ingester, Outcome
 from appliance.documents.parser import Parser
-from appliance.errors import EmbedderChanged, UnreadableDocument
+from appliance.errors import EmbedderChanged, Unavailable, UnreadableDocument
 from appliance.inference.protocols import Embeddings
 from appliance.store.db import Store
 from appliance.store.records import Change, Chunk
@@ -489,6 +491,60 @@ def test_closing_ends_the_worker() -> None:
         os.kill(pid, 0)
     assert parser.parse("a.txt", b"x").blocks  # and it can be used again
     parser.close()
+
+
+@pytest.mark.parametrize("name", ["hang.txt", "spin.txt"])
+def test_a_stop_does_not_wait_for_the_document_that_is_read(tmp_path: Path, name: str) -> None:
+    store = Store.open(tmp_path / "store.db")
+    ingester = Ingester(store, HashEmbedder(), DocumentSettings(), lambda _: None)
+    ingester._parser = Parser(DocumentSettings(), [sys.executable, "-c", WORKER])
+    ingester.ingest_bytes("c", "a", "a.txt", b"x")
+    timer = threading.Timer(0.3, ingester.give_up)
+    timer.start()
+    with pytest.raises(Unavailable, match="stopping"):
+        ingester.ingest_bytes("c", "b", name, b"x")
+    with pytest.raises(Unavailable, match="stopping"):
+        ingester.ingest_bytes("c", "b", "a.txt", b"y")
+    ingester.close()
+    assert [document.source for document in store.documents("c")] == ["a"]
+    store.close()
+
+
+def test_a_stop_does_not_wait_for_the_vectors_of_a_large_document(tmp_path: Path) -> None:
+    class Stopping(HashEmbedder):
+        def embed_passages(self, texts: Sequence[str]) -> Embeddings:
+            ingester.give_up()
+            return super().embed_passages(texts)
+
+    store = Store.open(tmp_path / "store.db")
+    ingester = Ingester(store, Stopping(), DocumentSettings(), lambda _: None)
+    large = "\n\n".join(f"# Part {i}\n\n" + "some words about pumps. " * 30 for i in range(200))
+    with pytest.raises(Unavailable, match="nothing of the document was stored"):
+        ingester.ingest_bytes("c", "a", "a.md", large.encode())
+    ingester.close()
+    assert store.documents() == []
+    store.close()
+
+
+LEFT_ALONE = """
+import sys
+from appliance.config import DocumentSettings
+from appliance.documents.parser import Parser
+parser = Parser(DocumentSettings(), [sys.executable, "-c", sys.argv[1]])
+print(parser.parse("a.txt", b"x").blocks[0].text, flush=True)
+parser.parse(sys.argv[2], b"x")
+"""
+
+
+@pytest.mark.parametrize("name", ["hang.txt", "spin.txt"])
+def test_a_worker_does_not_outlive_the_program_that_asked(name: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LEFT_ALONE, WORKER, name], stdout=subprocess.PIPE, text=True
+    ) as asking:
+        assert asking.stdout is not None
+        worker = psutil.Process(int(asking.stdout.readline()))
+        asking.kill()
+    worker.wait(timeout=10)  # raises when it is still there
 
 
 def test_memory_is_limited_for_real(files: Path) -> None:
