@@ -70,7 +70,7 @@ class RecallSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dense_candidates: Positive = 200
     fused_candidates: Positive = 50
     top_k: Positive = 10
-    rerank_budget_ms: PositiveMs = 1500.0
+    rerank_budget_ms: PositiveMs = 1000.0
 
 
 class AnswerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +80,9 @@ class AnswerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     passage_tokens: Positive = 800  # budget of all passages together, in the generator's tokens
     max_tokens: Positive = 256  # of an answer, when the request does not say
     deadline_ms: PositiveMs = 30000.0  # when the request does not say
-    grounded_threshold: Share = 0.35  # best passage below this: "not in the documents"
+    # A best passage whose reranked score is below this does not answer the question. With the pocket pack, 18 of
+    # the 20 answerable sample questions lie above it, and 3 of the 4 unanswerable ones below.
+    grounded_threshold: Share = 0.08
 
 
 class DocumentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -91,7 +91,7 @@ class Answerer:
         run.degraded += found.degraded
         for name, ms in found.timings_ms.items():
             run.times.add(name, ms)
-        run.grounded = bool(passages) and passages[0].score >= self._settings.grounded_threshold
+        run.grounded = bool(passages) and self._answers(passages[0])
         generates = run.grounded and self._may_generate(run, asked)
         built = None
         if generates:
@@ -123,6 +123,13 @@ class Answerer:
         why: excerpts.Why = "instead" if run.grounded else "not_found"
         yield Delta(excerpts.compose(asked, passages, why, self._recall.terms))
         yield run.finished()
+
+    def _answers(self, best: Passage) -> bool:
+        """Whether the documents answer the question, as far as the best passage tells.
+
+        Only reranked scores mean the same from question to question; without one, the passage is believed.
+        """
+        return best.scores.rerank is None or best.score >= self._settings.grounded_threshold
 
     async def _search(self, run: _Run, asked: str) -> SearchResult:
         question = run.question

@@ -23,7 +23,18 @@ BOLTS = "The casing bolts must be tightened to 45 Nm in a cross pattern."
 def passages(count: int = 3, score: float = 0.9, words: int = 0) -> tuple[Passage, ...]:
     texts = [BOLTS, "Replace the oil every 500 hours.", "Drain the pump before storage.", "Wear gloves."]
     return tuple(
-        Passage(i + 1, 1, "m.pdf", "Manual", texts[i] + " word" * words, "2 › 2.1", i + 4, i + 4, score, Scores())
+        Passage(
+            i + 1,
+            1,
+            "m.pdf",
+            "Manual",
+            texts[i] + " word" * words,
+            "2 › 2.1",
+            i + 4,
+            i + 4,
+            score,
+            Scores(rerank=score),
+        )
         for i in range(count)
     )
 
