@@ -16,7 +16,8 @@ from appliance.answer.types import Delta, Finished, Message, Question, Report, S
 from appliance.cli import output
 from appliance.cli.given import TEXT
 from appliance.cli.root import Invocation
-from appliance.cli.target import Target, reach
+from appliance.cli.target import reach
+from appliance.http.ports import Library
 from appliance.retrieval.types import Mode, SearchRequest
 
 
@@ -56,7 +57,7 @@ def ask(
     asyncio.run(run())
 
 
-async def _stream(target: Target, question: Question, *, show: bool) -> tuple[str, Report]:
+async def _stream(target: Library, question: Question, *, show: bool) -> tuple[str, Report]:
     pieces: list[str] = []
     result: Report | None = None
     async with contextlib.aclosing(target.ask(question)) as events:

@@ -20,10 +20,10 @@ from rich.text import Text
 from appliance.cli import output
 from appliance.cli.given import TEXT
 from appliance.cli.root import Invocation
-from appliance.cli.target import Target, reach
-from appliance.documents.ingest import Outcome
-from appliance.documents.walk import FoundFile, find_files, read_file
-from appliance.errors import TooLarge, UnreadableDocument
+from appliance.cli.target import reach
+from appliance.documents.ingest import Outcome, read_or_say
+from appliance.documents.walk import FoundFile, find_files
+from appliance.http.ports import Library
 from appliance.store.rows import check_name
 
 STYLES = {"added": "green", "replaced": "green", "failed": "red", "skipped": "yellow"}
@@ -66,7 +66,7 @@ def ingest(invocation: Invocation, paths: tuple[str, ...], collection: str, as_j
     return 1 if counts.get("failed") else 0
 
 
-async def _ingest(target: Target, files: Sequence[FoundFile], collection: str, most_bytes: int) -> list[Outcome]:
+async def _ingest(target: Library, files: Sequence[FoundFile], collection: str, most_bytes: int) -> list[Outcome]:
     outcomes: list[Outcome] = []
     # On standard error, so that `--json` and pipes get the result alone.
     console = Console(stderr=True)
@@ -86,14 +86,9 @@ async def _ingest(target: Target, files: Sequence[FoundFile], collection: str, m
     return outcomes
 
 
-async def _ingest_one(target: Target, found: FoundFile, collection: str, most_bytes: int) -> Outcome:
-    if found.status:
-        return Outcome(found.source, found.status, found.problem)
-    try:
-        data = await asyncio.to_thread(read_file, found, most_bytes)
-    except (UnreadableDocument, TooLarge) as error:
-        return Outcome(found.source, "failed", error.text)
-    return await target.ingest(collection, found.source, found.name, data)
+async def _ingest_one(target: Library, found: FoundFile, collection: str, most_bytes: int) -> Outcome:
+    data = await asyncio.to_thread(read_or_say, found, most_bytes)
+    return data if isinstance(data, Outcome) else await target.ingest(collection, found.source, found.name, data)
 
 
 def _show(outcomes: Sequence[Outcome], counts: dict[str, int], collection: str) -> None:

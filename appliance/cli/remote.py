@@ -1,4 +1,4 @@
-"""Owns talking to the running service over its unix socket, in the calls that `Target` names.
+"""Owns talking to the running service over its unix socket, in the calls that `Library` names.
 
 Must not know how the service computes anything.
 """

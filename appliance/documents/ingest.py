@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -20,7 +19,7 @@ from appliance.documents.chunk import chunks_of, embed_text
 from appliance.documents.ligatures import restored
 from appliance.documents.model import clean
 from appliance.documents.parser import Parser
-from appliance.documents.walk import FoundFile, find_files, read_file
+from appliance.documents.walk import FoundFile, read_file
 from appliance.errors import TooLarge, Unavailable, UnreadableDocument
 from appliance.inference.protocols import Embedder
 from appliance.store.db import Store
@@ -30,7 +29,6 @@ _EMBED_AT_ONCE = 32  # chunks between two looks at whether to give up: a few sec
 _RESERVED_TOKENS = 16  # of the embedder's limit: special tokens, prefix, and tokens that joining pieces adds
 
 Status = Literal["added", "replaced", "unchanged", "skipped", "failed"]
-Progress = Callable[[int, int, str], None]  # files done, files in all, source of the next one
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -43,6 +41,16 @@ class Outcome(msgspec.Struct, frozen=True):
     chunks: int = 0
     losses: tuple[Loss, ...] = ()
     seconds: float = 0.0
+
+
+def read_or_say(found: FoundFile, most_bytes: int) -> bytes | Outcome:
+    """The bytes of a file that `walk.find_files` found, or what becomes of it without them."""
+    if found.status:
+        return Outcome(found.source, found.status, found.problem)
+    try:
+        return read_file(found, most_bytes)
+    except (UnreadableDocument, TooLarge) as error:
+        return Outcome(found.source, "failed", error.text)
 
 
 class Ingester:
@@ -98,29 +106,6 @@ class Ingester:
             self._check_given_up()
             outcome = Outcome(source, "failed", error.text)
         return msgspec.structs.replace(outcome, seconds=time.monotonic() - started)
-
-    def ingest_paths(
-        self, paths: Sequence[str | Path], collection: str, on_progress: Progress | None = None
-    ) -> Iterator[Outcome]:
-        """Ingest files and folders one after the other; see `walk.find_files` for what is passed over.
-
-        Raises:
-            DiskFull, StoreDamaged, EmbedderChanged: what was yielded before is stored.
-        """
-        files = list(find_files(paths))
-        for done, found in enumerate(files):
-            if on_progress is not None:
-                on_progress(done, len(files), found.source)
-            yield self._ingest_file(found, collection)
-
-    def _ingest_file(self, found: FoundFile, collection: str) -> Outcome:
-        if found.status:
-            return Outcome(found.source, found.status, found.problem)
-        try:
-            data = read_file(found, self._settings.max_file_bytes)
-        except (UnreadableDocument, TooLarge) as error:
-            return Outcome(found.source, "failed", error.text)
-        return self.ingest_bytes(collection, found.source, found.name, data)
 
     def _ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
         self._check_given_up()

@@ -36,12 +36,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     context_tokens: int
 
 
-class Backend(Protocol):
-    """What clients may ask for. Every method may raise an `ApplianceError`."""
-
-    @property
-    def settings(self) -> Settings:
-        """The settings that the program was started with."""
+class Library(Protocol):
+    """What may be done with the documents. Every method may raise an `ApplianceError`."""
 
     def ask(self, question: Question) -> AsyncGenerator[Event]:
         """`Sources` (only with a collection), `Delta`…, `Finished`; closing it early cancels the work."""
@@ -63,6 +59,14 @@ class Backend(Protocol):
 
     async def delete_collection(self, name: str) -> None:
         """Delete a collection with its documents."""
+
+
+class Backend(Library, Protocol):
+    """What clients may ask for."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that the program was started with."""
 
     def health(self) -> dict[str, ComponentState]:
         """The state of each component."""

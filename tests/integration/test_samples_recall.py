@@ -31,7 +31,7 @@ def recall(pocket: ResolvedPack, tmp_path_factory: pytest.TempPathFactory) -> It
     opened = Recall(store, folder / "index", embedder, reranker, SETTINGS, mix)
     opened.open()
     ingester = Ingester(store, embedder, DocumentSettings(), opened.apply)
-    outcomes = list(ingester.ingest_paths(manuals(), "samples"))
+    outcomes = [ingester.ingest_bytes("samples", path.name, path.name, path.read_bytes()) for path in manuals()]
     assert [outcome.status for outcome in outcomes] == ["added"] * len(manuals())
     yield opened
     ingester.close()
