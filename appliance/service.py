@@ -90,7 +90,7 @@ class Appliance:
                 settings=self.settings.engine,
             )
         )
-        self._answerer = Answerer(self._recall, self._engine, spec.languages, self.settings.answer)
+        self._answerer = Answerer(self._recall, self._engine, spec.languages, self.settings.answer, quotes=spec.quotes)
         await self._engine.start(wait=wait)
 
     async def close(self) -> None:

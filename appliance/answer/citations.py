@@ -1,7 +1,9 @@
 """Owns the numbers in a generated answer: each names a source that bears the sentence out.
 
 Must not know how text is generated or shown. A marker the model wrote is kept when it names a source and
-dropped when it does not; a sentence without one gets the source whose words support it, if one does.
+dropped when it does not; a sentence without one gets the source that supports it, if one does: one sentence or
+one row of a table must hold most of its words and every figure. Words and figures gathered from all over a passage
+support anything.
 """
 
 from __future__ import annotations
@@ -9,11 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from appliance.answer.excerpts import Terms
+from appliance.answer.excerpts import Terms, split
 
-# Share of a sentence's terms that its source must contain, and every figure besides: a number that is not
-# borne out misleads more than a missing one.
-MIN_SUPPORT = 0.6
+# Share of a sentence's terms that one sentence of its source must contain, and every figure besides: a number that
+# is not borne out misleads more than a missing one.
+MIN_SUPPORT = 0.75
+# What a model says around a claim; no claim of its own.
+_FRAME = "According to the document, the documents, the passage or the passages: it states, says, the answer is, so"
+# A sentence of fewer characters may well be said twice.
+_REPEATABLE = 12
 _MARKER = re.compile(r"\s*\[(\d{1,3})\]")
 _HALF_MARKER = re.compile(r"\s*\[\d{0,3}$|\s+$")
 
@@ -27,12 +33,15 @@ class Citer:
 
     def __init__(self, passages: Sequence[str], terms: Terms) -> None:
         self._terms = terms
-        self._sources = [terms(text) for text in passages]
+        self._sources = [[terms(part) for part in split(text)] for text in passages]
+        self._said: set[str] = set()
+        self._frame = terms(_FRAME)
         self._held = ""
         self._sentence = ""  # the running sentence, without markers
         self._cited = False  # the running sentence has a marker
         self._ended = False  # it has its full stop: what follows begins another
         self.used: set[int] = set()
+        self.repeats = False  # a sentence came a second time: the model goes round in circles
 
     def feed(self, text: str) -> str:
         """More generated text; returns what can be shown now."""
@@ -79,6 +88,9 @@ class Citer:
 
     def _close(self) -> str:
         number = None if self._cited else self._supporting(self._sentence)
+        said = self._sentence.strip()
+        self.repeats = self.repeats or (len(said) >= _REPEATABLE and said in self._said)
+        self._said.add(said)
         self._sentence, self._cited, self._ended = "", False, False
         if number is None:
             return ""
@@ -86,13 +98,14 @@ class Citer:
         return f" [{number}]"
 
     def _supporting(self, sentence: str) -> int | None:
-        claimed = self._terms(sentence)
+        claimed = self._terms(sentence) - self._frame
         if not claimed:
             return None
         figures = {term for term in claimed if any(map(str.isdigit, term))}
         best: tuple[float, int] | None = None
         for number, source in enumerate(self._sources, start=1):
-            support = len(claimed & source) / len(claimed)
-            if support >= MIN_SUPPORT and figures <= source and (best is None or support > best[0]):
-                best = (support, number)
+            for part in source:
+                support = len(claimed & part) / len(claimed)
+                if support >= MIN_SUPPORT and figures <= part and (best is None or support > best[0]):
+                    best = (support, number)
         return best[1] if best else None

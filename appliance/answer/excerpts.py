@@ -20,10 +20,13 @@ Why = Literal["instead", "not_found", "unsupported"]
 FRAMES: dict[Why, tuple[str, str]] = {
     "instead": ("The most relevant passages of the documents:", "文档中最相关的原文："),
     "not_found": (
-        "The documents do not seem to answer this. The nearest passages:",
+        "The documents do not seem to answer this. The nearest passage:",
         "文档中没有找到这个问题的答案。最接近的内容：",
     ),
-    "unsupported": ("The documents themselves say:", "文档原文："),
+    "unsupported": (
+        "The text above is not borne out by the documents. They say:",
+        "以上内容在文档中没有依据。文档原文：",
+    ),
 }
 NOTHING = ("Nothing about this was found in the documents.", "文档中没有找到相关内容。")
 # A quotation carries its neighbours up to this many characters, so that it can be understood alone.
@@ -38,46 +41,58 @@ def split(text: str) -> list[str]:
 
 def best_quote(question: str, text: str, terms: Terms, weights: dict[str, float] | None = None) -> str:
     """The sentence of `text` that shares most with `question`, with what follows it while it stays short."""
-    parts = split(text)
-    if not parts:
+    spans = [(start, end) for start, end in sentences(text) if text[start:end].strip()]
+    if not spans:
         return ""
+    parts = [text[start:end].strip() for start, end in spans]
     wanted = terms(question)
 
     def shared(part: str) -> float:
         return sum((weights or {}).get(term, 1.0) for term in wanted & terms(part))
 
-    # Between equals, one with a figure: a row of a table says more than its header.
-    best = max(range(len(parts)), key=lambda i: (shared(parts[i]), any(map(str.isdigit, parts[i])), -i))
-    quote = parts[best]
-    if CELL_JOINER in quote:
-        return quote[:MAX_CHARACTERS]  # a row of a table: the rows below it say other things
-    glue = "" if is_chinese(quote) else " "
-    for following in parts[best + 1 :]:
-        if len(quote) + len(following) > MAX_CHARACTERS:
+    def best_of(places: Sequence[int]) -> int:
+        # Between equals, one with a figure: a row of a table says more than its header.
+        return max(places, key=lambda i: (shared(parts[i]), any(map(str.isdigit, parts[i])), -i))
+
+    best = best_of(range(len(parts)))
+    if CELL_JOINER in "".join(parts[best + 1 : best + 2]):
+        # The title of a table: what is asked for stands in a row.
+        best = best_of([i for i, part in enumerate(parts) if CELL_JOINER in part])
+    if CELL_JOINER in parts[best]:
+        return parts[best][:MAX_CHARACTERS]  # a row of a table: the rows below it say other things
+    begin, end = spans[best]
+    for _, following in spans[best + 1 :]:
+        if following - begin > MAX_CHARACTERS:
             break
-        quote += glue + following
+        end = following
+    quote = " ".join(text[begin:end].split())  # line breaks as spaces: what stood apart does not run together
     return quote if len(quote) <= 2 * MAX_CHARACTERS else quote[: 2 * MAX_CHARACTERS].rstrip() + "…"
 
 
-def compose(question: str, passages: Sequence[Passage], why: Why, terms: Terms) -> str:
+def best_quotes(question: str, passages: Sequence[Passage], terms: Terms) -> list[str]:
+    """For each passage its `best_quote`; what tells these passages apart weighs more."""
+    weights = _rarity(passages, terms)
+    return [best_quote(question, passage.text, terms, weights) for passage in passages]
+
+
+def compose(question: str, quotes: Sequence[str], why: Why) -> str:
     """An answer of at most three quotations, best first, each with its source number.
 
     Args:
-        question: decides the language of the frame and the sentence that is quoted first.
-        passages: best first; passage i has source number i + 1.
+        question: decides the language of the frame.
+        quotes: best first; quote i is of source i + 1.
         why: `instead` of a generated answer, the answer was `not_found`, or what was generated is `unsupported`.
-        terms: what the sentences are weighed by.
     """
     language = 1 if is_chinese(question) else 0
-    if not passages:
+    if not quotes:
         return NOTHING[language]
-    frame = FRAMES[why][language]
-    weights = _rarity(passages, terms)
-    lines = [frame]
-    for number, passage in enumerate(passages[:MAX_EXCERPTS], start=1):
-        quote = best_quote(question, passage.text, terms, weights)
-        lines.append(f"「{quote}」[{number}]" if is_chinese(quote) else f"“{quote}” [{number}]")
-    return "\n\n".join(lines)
+    shown = quotes[: 1 if why == "not_found" else MAX_EXCERPTS]
+    return "\n\n".join([FRAMES[why][language], *(quoted(quote, n) for n, quote in enumerate(shown, start=1))])
+
+
+def quoted(quote: str, number: int) -> str:
+    """A quotation in its language's marks, with the number of its source."""
+    return f"「{quote}」[{number}]" if is_chinese(quote) else f"“{quote}” [{number}]"
 
 
 def _rarity(passages: Sequence[Passage], terms: Terms) -> dict[str, float]:

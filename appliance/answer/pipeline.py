@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
+from msgspec.structs import replace
+
 from appliance.answer import excerpts, prompt
 from appliance.answer.citations import Citer
 from appliance.answer.language import speaks
@@ -43,15 +45,23 @@ class Answerer:
         generator: the engine; may be down, the answer then consists of excerpts.
         languages: ISO 639-1 codes that the generator writes; a grounded question in another language gets
             excerpts.
+        quotes: the generator is too weak to be believed alone; the best quotation follows each grounded answer.
         settings: budgets and thresholds.
     """
 
     def __init__(
-        self, recall: Searcher, generator: Generator, languages: Sequence[str], settings: AnswerSettings
+        self,
+        recall: Searcher,
+        generator: Generator,
+        languages: Sequence[str],
+        settings: AnswerSettings,
+        *,
+        quotes: bool = False,
     ) -> None:
         self._recall = recall
         self._generator = generator
         self._languages = tuple(languages)
+        self._quotes = quotes
         self._settings = settings
 
     async def ask(self, question: Question) -> AsyncGenerator[Event]:
@@ -90,7 +100,8 @@ class Answerer:
         passages = found.passages[:top]
         run.degraded += found.degraded
         for name, ms in found.timings_ms.items():
-            run.times.add(name, ms)
+            if name != "total":
+                run.times.add(name, ms)
         run.grounded = bool(passages) and self._answers(passages[0])
         generates = run.grounded and self._may_generate(run, asked)
         built = None
@@ -99,9 +110,10 @@ class Answerer:
             if built is not None:
                 passages = passages[: built.passages]
                 run.report = built.report
+        quotes = excerpts.best_quotes(asked, passages, self._recall.terms)
         run.sources = tuple(
-            _source(number, passage, excerpts.best_quote(asked, passage.text, self._recall.terms))
-            for number, passage in enumerate(passages, start=1)
+            _source(number, passage, quote)
+            for number, (passage, quote) in enumerate(zip(passages, quotes, strict=True), start=1)
         )
         yield Sources(sources=run.sources, degraded=tuple(run.degraded), timings_ms=run.times.as_dict())
         if built is not None:
@@ -110,10 +122,14 @@ class Answerer:
                 async with contextlib.aclosing(self._generate(run, built, citer)) as deltas:
                     async for delta in deltas:
                         yield delta
-                if not citer.used:
+                if citer.repeats:
+                    run.degraded.append("repetition: the answer was ended where it began to repeat itself")
+                if citer.used and self._quotes:
+                    yield Delta("\n\n" + excerpts.quoted(quotes[0], 1))
+                elif not citer.used:
                     run.grounded = False
                     run.degraded.append("unsupported: no source bears the generated text out; quotations added")
-                    yield Delta("\n\n" + excerpts.compose(asked, passages, "unsupported", self._recall.terms))
+                    yield Delta("\n\n" + excerpts.compose(asked, quotes, "unsupported"))
                 yield run.finished()
                 return
             except (Unavailable, Overloaded) as error:
@@ -121,7 +137,7 @@ class Answerer:
                     raise
                 run.degraded.append(f"{error.code}: excerpts instead of a generated answer")
         why: excerpts.Why = "instead" if run.grounded else "not_found"
-        yield Delta(excerpts.compose(asked, passages, why, self._recall.terms))
+        yield Delta(excerpts.compose(asked, quotes, why))
         yield run.finished()
 
     def _answers(self, best: Passage) -> bool:
@@ -193,13 +209,17 @@ class Answerer:
                 match message:
                     case Started():
                         run.times.add("queue", message.queue_ms)
+                        run.tokens = TokenCounts(prompt=message.prompt_tokens, cached=message.cached_tokens)
                     case Token():
                         if not run.started:
                             run.started = True
                             run.times.add("ttft", run.times.elapsed_ms())
+                        run.tokens = replace(run.tokens, generated=run.tokens.generated + message.count)
                         text = citer.feed(message.text) if citer else message.text
                         if text:
                             yield Delta(text)
+                        if citer is not None and citer.repeats:
+                            break
                     case Done():
                         run.reason = message.finish_reason
                         if message.deadline_hit:

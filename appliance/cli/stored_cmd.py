@@ -102,7 +102,7 @@ def _list_documents(invocation: Invocation, collection: str | None, as_json: boo
         if as_json:
             output.as_json(found)
             return
-        table = _table("id", "collection", "document", "pages", "passages", "added")
+        table = _table("id", "collection", "document", "pages", "passages", "added (UTC)")
         for document in found:
             pages = "" if document.pages is None else str(document.pages)
             table.add_row(
@@ -111,7 +111,7 @@ def _list_documents(invocation: Invocation, collection: str | None, as_json: boo
                 document.name,
                 pages,
                 str(document.chunks),
-                document.added_at,
+                document.added_at[:16].replace("T", " "),
             )
         Console().print(table)
 

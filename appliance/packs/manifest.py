@@ -81,6 +81,7 @@ class GeneratorEntry(FileEntry, frozen=True, forbid_unknown_fields=True, kw_only
     languages: tuple[Language, ...]
     context_tokens: Annotated[int, Meta(ge=256)]
     chat_template: str = ""  # "": the one inside the GGUF
+    quotes: bool = False  # too weak to be believed alone: a quotation follows each of its answers
 
 
 class EmbedderEntry(FileEntry, frozen=True, forbid_unknown_fields=True, kw_only=True):

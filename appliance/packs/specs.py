@@ -24,6 +24,7 @@ class GeneratorSpec(msgspec.Struct, frozen=True):
     languages: tuple[str, ...]  # ISO 639-1; what it can write acceptably
     context_tokens: int
     chat_template: str | None  # None: the one inside the GGUF
+    quotes: bool = False  # too weak to be believed alone: a quotation follows each of its answers
 
 
 class EmbedderSpec(msgspec.Struct, frozen=True):

@@ -262,6 +262,7 @@ def _generator(entry: GeneratorEntry, path: Path, sha256: str) -> GeneratorSpec:
         languages=entry.languages,
         context_tokens=entry.context_tokens,
         chat_template=entry.chat_template or None,
+        quotes=entry.quotes,
     )
 
 

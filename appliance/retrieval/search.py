@@ -264,7 +264,7 @@ def _rerank_losses(scores: RerankScores, budget_ms: float, max_tokens: int) -> l
     count = len(scores.logits)
     done = int(np.isfinite(scores.logits).sum())
     if done < count:
-        losses.append(f"rerank_partial: {done} of {count} passages scored in {budget_ms:g} ms")
+        losses.append(f"rerank_partial: {done} of {count} passages scored within the budget of {budget_ms:g} ms")
     if scores.truncated:
         losses.append(f"rerank_truncated: {len(scores.truncated)} of {done} passages were cut to {max_tokens} tokens")
     if scores.query_cut:

@@ -33,7 +33,13 @@ def cite(text: str) -> str:
             "Tighten the casing bolts to 54 Nm.",
             "Tighten the casing bolts to 54 Nm.",
         ),  # another figure: no source
+        (
+            "The passage says the oil is replaced every 500 hours.",
+            "The passage says the oil is replaced every 500 hours. [2]",
+        ),
         ("Pumps are nice.", "Pumps are nice."),
+        # Its words and figure are in the passage, but in no one sentence of it.
+        ("Use ISO VG 46 every 500 hours.", "Use ISO VG 46 every 500 hours."),
         ("Use ISO VG 46 [2].", "Use ISO VG 46 [2]."),  # the model's own, kept once
         ("Use ISO VG 46. [2]", "Use ISO VG 46. [2]"),
         ("Use ISO VG 46 [7].", "Use ISO VG 46. [2]"),  # there is no source 7
@@ -83,3 +89,11 @@ def test_used_sources_are_those_shown() -> None:
     citer.feed("Use ISO VG 46. Bolts [1]. Nothing [9].")
     citer.finish()
     assert citer.used == {1, 2}
+
+
+def test_going_round_in_circles_is_noticed() -> None:
+    citer = Citer(PASSAGES, terms)
+    citer.feed("The rope order number is 13. Replace it. Replace it. The rope")
+    assert not citer.repeats
+    citer.feed(" order number is 13. And")
+    assert citer.repeats

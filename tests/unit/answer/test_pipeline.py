@@ -195,9 +195,28 @@ async def test_a_generated_answer_that_no_source_bears_out_is_followed_by_quotat
     found = await events(ask(), ScriptedGenerator(["The moon ", "is far."]))
     last = found[-1]
     assert isinstance(last, Finished)
-    assert text_of(found).startswith("The moon is far.\n\nThe documents themselves say:")
+    assert text_of(found).startswith("The moon is far.\n\nThe text above is not borne out by the documents.")
     assert not last.report.grounded
     assert last.report.degraded[0].startswith("unsupported")
+
+
+async def test_an_answer_that_repeats_itself_is_ended() -> None:
+    generator = ScriptedGenerator(["Oil every 500 hours. "] * 40)
+    found = await events(ask(), generator)
+    last = found[-1]
+    assert isinstance(last, Finished)
+    assert last.report.degraded[0].startswith("repetition")
+    assert last.report.tokens.generated < 5
+    assert generator.closed == 1
+
+
+async def test_a_weak_generator_is_followed_by_the_best_quotation() -> None:
+    recall = ScriptedRecall(passages())
+    answerer = Answerer(
+        recall, ScriptedGenerator(["Replace the oil every 500 hours."]), ["en"], AnswerSettings(), quotes=True
+    )
+    found = [event async for event in answerer.ask(ask())]
+    assert text_of(found) == f"Replace the oil every 500 hours. [2]\n\n“{BOLTS}” [1]"
 
 
 async def test_an_answer_cut_off_at_its_deadline_says_so() -> None:
