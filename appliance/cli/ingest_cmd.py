@@ -98,7 +98,7 @@ def _show(outcomes: Sequence[Outcome], counts: dict[str, int], collection: str) 
     for outcome in outcomes:
         style = STYLES.get(outcome.status, "dim")
         note = outcome.reason or _losses(outcome)
-        name = outcome.document.name if outcome.document else outcome.source.rpartition("/")[2]
+        name = outcome.document.name if outcome.document else outcome.source
         chunks = str(outcome.chunks) if outcome.document else ""
         # Text, not markup: file names may hold brackets.
         table.add_row(Text(outcome.status, style), Text(name), chunks, f"{outcome.seconds:.1f}", Text(note))
