@@ -77,7 +77,7 @@ class AnswerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prompts and answers."""
 
     passages: Positive = 3  # at most, in a prompt
-    passage_tokens: Positive = 800  # budget of all passages together, in the generator's tokens
+    passage_tokens: Positive = 500  # budget of all passages together, in the generator's tokens
     max_tokens: Positive = 256  # of an answer, when the request does not say
     deadline_ms: PositiveMs = 30000.0  # when the request does not say
     # A best passage whose reranked score is below this does not answer the question. With the pocket pack, 19 of

@@ -35,6 +35,7 @@ from appliance.telemetry import StageTimes
 # A question is searched for as one passage-sized text; beyond this it is a document, not a question.
 MAX_QUESTION_CHARACTERS = 8000
 RETRY = "Retry in a moment."
+PARAGRAPH = "\n\n"
 
 
 class Answerer:
@@ -199,7 +200,8 @@ class Answerer:
             prompt=built.segments,
             max_tokens=question.max_tokens or self._settings.max_tokens,
             sampling=question.sampling,
-            stop=question.stop,
+            # A weak model's second paragraph is never about the question.
+            stop=(*question.stop, PARAGRAPH) if citer and self._quotes else question.stop,
             priority=question.priority,
             deadline_ms=max(1.0, deadline - run.times.elapsed_ms()),
             label=question.label,
