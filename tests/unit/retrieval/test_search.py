@@ -148,7 +148,7 @@ def test_passages_that_the_budget_left_out_keep_their_order_after_the_scored(sto
     assert sorted(ids[:16]) == sorted(fused[:16])
     assert ids[16:] == fused[16:]
     assert result.degraded == (
-        "rerank_partial: 16 of 40 passages scored in 250 ms",
+        "rerank_partial: 16 of 40 passages scored within the budget of 250 ms",
         "rerank_truncated: 2 of 16 passages were cut to 256 tokens",
     )
     assert reranker.budget_ms == 250.0
