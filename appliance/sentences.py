@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+CELL_JOINER = " | "  # between the cells of a table's row, which is one line of text and is not cut
+
 # A sentence ends after a CJK stop with its closing quotes, after a Latin stop that white space follows, and
 # at a line break. White space belongs to the sentence before it, so that the sentences tile the text. The
 # look-behinds let a long run of stops or spaces be tried once, not from each of its characters.

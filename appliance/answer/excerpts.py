@@ -11,7 +11,7 @@ from typing import Literal
 
 from appliance.answer.language import is_chinese
 from appliance.retrieval.types import Passage
-from appliance.sentences import sentences
+from appliance.sentences import CELL_JOINER, sentences
 
 MAX_EXCERPTS = 3
 Terms = Callable[[str], frozenset[str]]  # what a text is about, as recall sees it
@@ -31,7 +31,6 @@ FRAMES: dict[Why, tuple[str, str]] = {
 NOTHING = ("Nothing about this was found in the documents.", "文档中没有找到相关内容。")
 # A quotation carries its neighbours up to this many characters, so that it can be understood alone.
 MAX_CHARACTERS = 320
-CELL_JOINER = " | "  # how rows of tables are written in passages
 
 
 def split(text: str) -> list[str]:

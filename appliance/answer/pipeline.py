@@ -27,7 +27,7 @@ from appliance.answer.types import (
     TokenCounts,
 )
 from appliance.config import AnswerSettings
-from appliance.engine.protocol import Done, FinishReason, Started, Token
+from appliance.engine.protocol import Done, FinishReason, Ready, Started, Token
 from appliance.errors import BadRequest, Overloaded, PromptTooLong, Unavailable
 from appliance.retrieval.types import Passage, SearchRequest, SearchResult
 from appliance.telemetry import StageTimes
@@ -75,19 +75,18 @@ class Answerer:
             Unavailable, EngineDied, Overloaded: the engine cannot answer (without a collection), or died.
         """
         _check(question)
-        run = _Run(question, StageTimes())
+        run = _Run(question, self._settings)
         way = self._plain(run) if question.collection is None else self._grounded(run)
         async with contextlib.aclosing(way) as events:
             async for event in events:
                 yield event
 
     async def _plain(self, run: _Run) -> AsyncGenerator[Event]:
-        ready = self._generator.ready
-        if ready is None or self._generator.state != "ready":
+        ready = self._ready()
+        if ready is None:
             raise Unavailable("The generation engine is not running.", remedy=RETRY)
-        tokens = run.question.max_tokens or self._settings.max_tokens
         with run.times.stage("prompt"):
-            built = await prompt.plain(run.question.messages, ready, self._generator.count, tokens)
+            built = await prompt.plain(run.question.messages, ready, self._generator.count, run.max_tokens)
         run.report = built.report
         async with contextlib.aclosing(self._generate(run, built, None)) as deltas:
             async for delta in deltas:
@@ -97,20 +96,17 @@ class Answerer:
     async def _grounded(self, run: _Run) -> AsyncGenerator[Event]:
         asked = run.question.messages[-1].content
         found = await self._search(run, asked)
-        top = run.question.top_k or self._settings.passages
-        passages = found.passages[:top]
+        passages = found.passages
         run.degraded += found.degraded
         for name, ms in found.timings_ms.items():
             if name != "total":
                 run.times.add(name, ms)
         run.grounded = bool(passages) and self._answers(passages[0])
-        generates = run.grounded and self._may_generate(run, asked)
-        built = None
-        if generates:
-            built = await self._build(run, passages)
-            if built is not None:
-                passages = passages[: built.passages]
-                run.report = built.report
+        ready = self._may_generate(run, asked) if run.grounded else None
+        built = await self._build(run, passages, ready) if ready is not None else None
+        if built is not None:
+            passages = passages[: built.passages]
+            run.report = built.report
         quotes = excerpts.best_quotes(asked, passages, self._recall.terms)
         run.sources = tuple(
             _source(number, passage, quote)
@@ -155,26 +151,29 @@ class Answerer:
             query=asked,
             collection=question.collection,
             rerank=question.effort == "full",
-            top_k=max(question.top_k or self._settings.passages, excerpts.MAX_EXCERPTS),
+            top_k=run.top_k,
         )
         return await asyncio.to_thread(self._recall.search, request)
 
-    def _may_generate(self, run: _Run, asked: str) -> bool:
-        """Whether to generate; when not, the reason is named in `degraded`."""
+    def _ready(self) -> Ready | None:
+        """What the engine says of its model, while it takes requests."""
+        return self._generator.ready if self._generator.state == "ready" else None
+
+    def _may_generate(self, run: _Run, asked: str) -> Ready | None:
+        """The model to write the answer; when there is none for it, the reason is named in `degraded`."""
         if run.question.effort == "fast":
             run.degraded.append("effort_fast: excerpts, not reranked, as asked")
         elif not speaks(self._languages, asked):
             spoken = ", ".join(self._languages)
             run.degraded.append(f"generator_language: the model writes {spoken} only; excerpts instead")
-        elif self._generator.ready is None or self._generator.state != "ready":
-            run.degraded.append("engine_unavailable: excerpts instead of a generated answer")
         else:
-            return True
-        return False
+            ready = self._ready()
+            if ready is None:
+                run.degraded.append("engine_unavailable: excerpts instead of a generated answer")
+            return ready
+        return None
 
-    async def _build(self, run: _Run, passages: Sequence[Passage]) -> prompt.Prompt | None:
-        ready = self._generator.ready
-        assert ready is not None  # noqa: S101  # `_may_generate` said so
+    async def _build(self, run: _Run, passages: Sequence[Passage], ready: Ready) -> prompt.Prompt | None:
         try:
             with run.times.stage("prompt"):
                 built = await prompt.grounded(
@@ -182,7 +181,7 @@ class Answerer:
                     passages,
                     ready,
                     self._generator.count,
-                    answer_tokens=run.question.max_tokens or self._settings.max_tokens,
+                    answer_tokens=run.max_tokens,
                     passage_tokens=self._settings.passage_tokens,
                 )
         except Unavailable as error:
@@ -195,15 +194,14 @@ class Answerer:
 
     async def _generate(self, run: _Run, built: prompt.Prompt, citer: Citer | None) -> AsyncGenerator[Delta]:
         question = run.question
-        deadline = question.deadline_ms or self._settings.deadline_ms
         stream = self._generator.generate(
             prompt=built.segments,
-            max_tokens=question.max_tokens or self._settings.max_tokens,
+            max_tokens=run.max_tokens,
             sampling=question.sampling,
             # A weak model's second paragraph is never about the question.
             stop=(*question.stop, PARAGRAPH) if citer and self._quotes else question.stop,
             priority=question.priority,
-            deadline_ms=max(1.0, deadline - run.times.elapsed_ms()),
+            deadline_ms=max(1.0, run.deadline_ms - run.times.elapsed_ms()),
             label=question.label,
         )
         async with contextlib.aclosing(stream) as messages:  # type: ignore[type-var]
@@ -225,7 +223,7 @@ class Answerer:
                     case Done():
                         run.reason = message.finish_reason
                         if message.deadline_hit:
-                            run.degraded.append(f"deadline: the answer was cut off after {deadline:.0f} ms")
+                            run.degraded.append(f"deadline: the answer was cut off after {run.deadline_ms:.0f} ms")
                         run.times.add("prefill", message.prefill_ms)
                         run.times.add("decode", message.decode_ms)
                         run.tokens = TokenCounts(
@@ -241,11 +239,14 @@ class Answerer:
 
 
 class _Run:
-    """What is known so far of one answer."""
+    """What is known so far of one answer; what the question leaves open is filled from the settings."""
 
-    def __init__(self, question: Question, times: StageTimes) -> None:
+    def __init__(self, question: Question, settings: AnswerSettings) -> None:
         self.question = question
-        self.times = times
+        self.top_k = question.top_k or settings.passages
+        self.max_tokens = question.max_tokens or settings.max_tokens
+        self.deadline_ms = question.deadline_ms or settings.deadline_ms
+        self.times = StageTimes()
         self.degraded: list[str] = []
         self.sources: tuple[Source, ...] = ()
         self.grounded = False

@@ -17,13 +17,15 @@ from appliance.cli import output
 from appliance.cli.given import TEXT
 from appliance.cli.root import Invocation
 from appliance.cli.target import reach
-from appliance.http.ports import Library
+from appliance.http.ports import DEFAULT_COLLECTION, Library
 from appliance.retrieval.types import Mode, SearchRequest
 
 
 @click.command()
 @click.argument("question", type=TEXT)
-@click.option("--collection", type=TEXT, default="default", show_default=True, help="The collection to answer from.")
+@click.option(
+    "--collection", type=TEXT, default=DEFAULT_COLLECTION, show_default=True, help="The collection to answer from."
+)
 @click.option("--top-k", type=click.IntRange(1, 20), help="Passages to answer from, at most.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Length of the answer, at most.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -77,7 +79,9 @@ async def _stream(target: Library, question: Question, *, show: bool) -> tuple[s
 
 @click.command()
 @click.argument("query", type=TEXT)
-@click.option("--collection", type=TEXT, default="default", show_default=True, help="The collection to search.")
+@click.option(
+    "--collection", type=TEXT, default=DEFAULT_COLLECTION, show_default=True, help="The collection to search."
+)
 @click.option("--mode", type=click.Choice(get_args(Mode)), default="hybrid", show_default=True, help="How to search.")
 @click.option("--top-k", type=click.IntRange(1, 50), default=10, show_default=True, help="Results at most.")
 @click.option("--no-rerank", is_flag=True, help="Leave the cross-encoder out.")

@@ -23,7 +23,7 @@ from appliance.cli.root import Invocation
 from appliance.cli.target import reach
 from appliance.documents.ingest import Outcome, read_or_say
 from appliance.documents.walk import FoundFile, find_files
-from appliance.http.ports import Library
+from appliance.http.ports import DEFAULT_COLLECTION, Library
 from appliance.store.rows import check_name
 
 STYLES = {"added": "green", "replaced": "green", "failed": "red", "skipped": "yellow"}
@@ -39,7 +39,9 @@ class Summary(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True)
-@click.option("--collection", type=TEXT, default="default", show_default=True, help="Where to put the documents.")
+@click.option(
+    "--collection", type=TEXT, default=DEFAULT_COLLECTION, show_default=True, help="Where to put the documents."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
 def ingest(invocation: Invocation, paths: tuple[str, ...], collection: str, as_json: bool) -> int:

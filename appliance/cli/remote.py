@@ -24,11 +24,7 @@ from appliance.retrieval.types import Passage, SearchRequest, SearchResult
 from appliance.store.records import Collection, Document
 from appliance.store.rows import check_name
 
-EVENTS: dict[str, type[Sources] | type[Delta] | type[Finished]] = {
-    "sources": Sources,
-    "delta": Delta,
-    "done": Finished,
-}
+EVENTS: dict[str, type[Sources] | type[Delta]] = {"sources": Sources, "delta": Delta}
 LOADING_POLL_S = 0.2
 # A reply may wait behind others' work, and a stream is silent for a ping's interval at most.
 TIMEOUT = httpx.Timeout(600.0, connect=5.0)

@@ -12,11 +12,10 @@ from typing import Literal
 
 import msgspec
 
+from appliance.sentences import CELL_JOINER
 from appliance.store.records import Loss
 
 Kind = Literal["heading", "paragraph", "list_item", "table_row", "code"]
-
-CELL_JOINER = " | "
 
 
 class Block(msgspec.Struct, frozen=True):

@@ -14,12 +14,11 @@ from appliance.config import ModelSettings
 from appliance.errors import BadRequest, ModelCorrupt
 from appliance.inference.onnx import OnnxModel
 from appliance.inference.protocols import Embeddings
-from appliance.inference.tokens import load_tokenizer
+from appliance.inference.tokens import CHARACTERS_PER_TOKEN, cut, load_tokenizer
 from appliance.packs.specs import EmbedderSpec
 
 _BATCH_TEXTS = 32
 _BATCH_TOKENS = 4096  # padded, so that a batch's memory is bounded whatever the texts
-_CHARACTERS_PER_TOKEN = 24  # no token of real text is longer; what lies beyond is cut before tokenizing
 
 
 class OnnxEmbedder:
@@ -61,19 +60,15 @@ class OnnxEmbedder:
     def _embed(self, texts: Sequence[str], prefix: str) -> Embeddings:
         if any(not text.strip() for text in texts):
             raise BadRequest("An empty text cannot be embedded.")
-        longest = self._spec.max_tokens * _CHARACTERS_PER_TOKEN
+        longest = self._spec.max_tokens * CHARACTERS_PER_TOKEN
         rows = self._tokenizer.encode_batch([prefix + text[:longest] for text in texts])
-        ids = [self._cut(row.ids) for row in rows]
+        ids = [cut(row.ids, self._spec.max_tokens) for row in rows]
         vectors = np.empty((len(texts), self._spec.dim), np.float32)
         for places in batches([len(row) for row in ids]):
             batch = [ids[place] for place in places]
             output, mask = self._model.run(batch, [[0] * len(row) for row in batch], self._spec.pad_id)
             vectors[places] = self._pool(output, mask.astype(np.float32))
         return vectors
-
-    def _cut(self, ids: list[int]) -> list[int]:
-        # The last token is the tokenizer's end mark, which the model wants to see whatever is cut.
-        return ids if len(ids) <= self._spec.max_tokens else [*ids[: self._spec.max_tokens - 1], ids[-1]]
 
     def _pool(self, output: Embeddings, mask: Embeddings) -> Embeddings:
         if not self._spec.pooled:

@@ -16,13 +16,12 @@ from appliance.config import ModelSettings
 from appliance.errors import BadRequest, ModelCorrupt
 from appliance.inference.onnx import OnnxModel
 from appliance.inference.protocols import RerankScores
-from appliance.inference.tokens import load_tokenizer
+from appliance.inference.tokens import CHARACTERS_PER_TOKEN, cut, load_tokenizer
 from appliance.packs.specs import RerankerSpec
 
 Scores = npt.NDArray[np.float32]
 BATCH_PAIRS = 16
 FIRST_PAIRS = 4  # always scored, whatever the budget
-_CHARACTERS_PER_TOKEN = 24  # no token of real text is longer; what lies beyond is cut before tokenizing
 
 
 class OnnxReranker:
@@ -31,11 +30,9 @@ class OnnxReranker:
     def __init__(self, spec: RerankerSpec, settings: ModelSettings) -> None:
         self._spec = spec
         self._tokenizer = load_tokenizer(spec.tokenizer_path)
-        self._plain = load_tokenizer(spec.tokenizer_path)
         # Half of what the pair template adds belongs to the question.
         added = self._tokenizer.num_special_tokens_to_add(is_pair=True)
         self._query_room = max(1, spec.max_query_tokens - (added + 1) // 2)
-        self._tokenizer.enable_truncation(spec.max_tokens, strategy="only_second")
         self._model = OnnxModel(spec.path, settings)
 
     @property
@@ -60,9 +57,9 @@ class OnnxReranker:
             if size == 0:
                 break
             batch = passages[done : done + size]
-            scores, cut = self._score_batch(asked, batch)
+            scores, too_long = self._score_batch(asked, batch)
             logits[done : done + len(batch)] = scores
-            truncated += [done + place for place in cut]
+            truncated += [done + place for place in too_long]
             done += len(batch)
         a, b = self._spec.calibration
         return RerankScores(
@@ -74,9 +71,11 @@ class OnnxReranker:
 
     def _score_batch(self, query: str, passages: Sequence[str]) -> tuple[Scores, list[int]]:
         """Logits `(n,)`, and the places of passages that were cut."""
-        longest = self._spec.max_tokens * _CHARACTERS_PER_TOKEN
+        most = self._spec.max_tokens
+        longest = most * CHARACTERS_PER_TOKEN
         rows = self._tokenizer.encode_batch([(query, passage[:longest]) for passage in passages])
-        ids, types = [row.ids for row in rows], [row.type_ids for row in rows]
+        # The passage comes last and the question was capped: what is cut is the passage's end.
+        ids, types = [cut(row.ids, most) for row in rows], [cut(row.type_ids, most) for row in rows]
         output, _ = self._model.run(ids, types, self._spec.pad_id)
         scores = output.reshape(-1)
         if len(scores) != len(passages) or not np.isfinite(scores).all():
@@ -84,19 +83,19 @@ class OnnxReranker:
                 f"The reranker {self._spec.name} gave no finite score for each pair.",
                 remedy="`appliance models verify` says which file is at fault.",
             )
-        cut = [
+        truncated = [
             place
             for place, (row, passage) in enumerate(zip(rows, passages, strict=True))
-            if row.overflowing or len(passage) > longest
+            if len(row.ids) > most or len(passage) > longest
         ]
-        return scores, cut
+        return scores, truncated
 
     def _cap(self, query: str) -> tuple[str, bool]:
         """The question, cut at a token's end if it would leave the passages no room."""
         if not query.strip():
             raise BadRequest("An empty question cannot be answered by a passage.")
         room = self._query_room
-        row = self._plain.encode(query[: room * _CHARACTERS_PER_TOKEN], add_special_tokens=False)
+        row = self._tokenizer.encode(query[: room * CHARACTERS_PER_TOKEN], add_special_tokens=False)
         if len(row.ids) <= room:
             return query, False
         return query[: row.offsets[room - 1][1]], True

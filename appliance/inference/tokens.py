@@ -1,10 +1,11 @@
-"""Owns how a `tokenizer.json` is loaded.
+"""Owns how a `tokenizer.json` is loaded, and how what is too long is cut.
 
 Must not know which model it belongs to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,16 @@ from appliance.errors import ModelCorrupt, ModelMissing
 
 if TYPE_CHECKING:
     import tokenizers
+
+CHARACTERS_PER_TOKEN = 24  # no token of real text is longer; what lies beyond is cut before tokenizing
+
+
+def cut(row: Sequence[int], most: int) -> Sequence[int]:
+    """At most `most` of a row of token or type ids: its beginning and its last one.
+
+    The last one is the tokenizer's end mark, which a model wants to see whatever is cut.
+    """
+    return row if len(row) <= most else [*row[: most - 1], row[-1]]
 
 
 def load_tokenizer(path: Path) -> tokenizers.Tokenizer:
