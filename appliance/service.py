@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from appliance.answer.pipeline import Answerer
@@ -21,6 +22,7 @@ from appliance.http.ports import DEFAULT_COLLECTION, ComponentState, ModelInfo
 from appliance.inference.embedder import OnnxEmbedder
 from appliance.inference.reranker import OnnxReranker
 from appliance.packs import PackStore, ResolvedPack, load_manifest
+from appliance.packs.files import require_intact
 from appliance.retrieval.search import Recall
 from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.db import Store
@@ -40,16 +42,18 @@ class Appliance:
         # One document at a time: SQLite has one writer, the CPU few cores. Held by threads, not by tasks: a write
         # whose client was cut off goes on in its thread, and the store must not be closed under it.
         self._writing = threading.Lock()
-        self._opened = False
+        self._opened = self._loaded = False
         self._engine: EngineClient | None = None
         self._answerer: Answerer | None = None
 
     def open(self) -> None:
-        """Take the data directory, verify the models, open the store and its indexes. Blocking.
+        """Take the data directory, open the store and its indexes. Blocking.
+
+        Models are verified and loaded at first need, or by `load_models`: listing and deleting need none.
 
         Raises:
             DataDirBusy: another process has the data directory.
-            ModelMissing, ModelCorrupt: a file of the pack is not the one that the manifest names.
+            ModelMissing, ModelCorrupt: a file of the pack is not there, or of a wrong size.
             StoreDamaged: the store cannot be used.
         """
         with contextlib.ExitStack() as closing:
@@ -59,15 +63,29 @@ class Appliance:
             self._store = closing.enter_context(contextlib.closing(Store.open(data / "store.sqlite3")))
             models = self.settings.models
             self._embedder = OnnxEmbedder(self._pack.embedder, models)
-            reranker = OnnxReranker(self._pack.reranker, models) if self._pack.reranker else None
+            self._reranker = OnnxReranker(self._pack.reranker, models) if self._pack.reranker else None
             mix = self._pack.reranker.mix if self._pack.reranker else None
-            self._recall = Recall(self._store, data / "index", self._embedder, reranker, self.settings.recall, mix)
+            self._recall = Recall(
+                self._store, data / "index", self._embedder, self._reranker, self.settings.recall, mix
+            )
             self._recall.open()
             closing.callback(self._recall.close)
             self._ingester = Ingester(self._store, self._embedder, self.settings.documents, self._recall.apply)
             closing.callback(self._ingester.close)
             self._closing = closing.pop_all()
             self._opened = True
+
+    def load_models(self) -> None:
+        """Verify and load the encoders now, side by side. Blocking.
+
+        Raises:
+            ModelMissing, ModelCorrupt, BadSetting: one cannot be used.
+        """
+        with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
+            loads = [pool.submit(model.load) for model in (self._embedder, self._reranker) if model]
+        for load in loads:
+            load.result()
+        self._loaded = True
 
     def _resolve_pack(self) -> ResolvedPack:
         packs = PackStore(self.settings.models_path, load_manifest())
@@ -77,9 +95,11 @@ class Appliance:
         """Start the generation engine; `wait` False: it becomes ready in the background, watched.
 
         Raises:
-            Unavailable, ModelCorrupt: it did not become ready (with `wait`).
+            ModelMissing, ModelCorrupt: its file is not the one that the manifest names.
+            Unavailable, BadSetting: it did not become ready (with `wait`).
         """
         spec = self._pack.generator
+        await asyncio.to_thread(require_intact, spec.path, spec.sha256)
         self._engine = EngineClient(
             EngineConfig(
                 model_path=str(spec.path),
@@ -157,8 +177,9 @@ class Appliance:
 
     def health(self) -> dict[str, ComponentState]:
         """The state of each part; may be asked at any time."""
-        opened = ComponentState(state="ready" if self._opened else "loading")
-        return {"store": opened, "recall": opened, "engine": self._engine_health()}
+        store = ComponentState(state="ready" if self._opened else "loading")
+        recall = ComponentState(state="ready" if self._loaded else "loading")
+        return {"store": store, "recall": recall, "engine": self._engine_health()}
 
     def _engine_health(self) -> ComponentState:
         if self._engine is None:

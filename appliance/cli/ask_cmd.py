@@ -48,7 +48,7 @@ def ask(
     )
 
     async def run() -> None:
-        async with reach(invocation.settings(), generates=True) as target:
+        async with reach(invocation.settings(), needs="answers") as target:
             text, result = await _stream(target, asked, show=not as_json)
         if as_json:
             output.as_json({"answer": text, "appliance": result})
@@ -102,7 +102,7 @@ def search(
     request = SearchRequest(query=query, collection=collection, mode=mode, rerank=not no_rerank, top_k=top_k)
 
     async def run() -> None:
-        async with reach(invocation.settings(), generates=False) as target:
+        async with reach(invocation.settings(), needs="recall") as target:
             found = await target.search(request)
         if as_json:
             output.as_json(found)

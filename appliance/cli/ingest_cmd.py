@@ -54,7 +54,7 @@ def ingest(invocation: Invocation, paths: tuple[str, ...], collection: str, as_j
 
     async def run() -> list[Outcome]:
         files = await asyncio.to_thread(lambda: list(find_files(paths)))
-        async with reach(settings, generates=False) as target:
+        async with reach(settings, needs="store") as target:
             return await _ingest(target, files, collection, settings.documents.max_file_bytes)
 
     outcomes = asyncio.run(run())

@@ -51,7 +51,9 @@ async def _serve(settings: config.Settings) -> None:
             await asyncio.wait((opening,))
             await opening
             if not app.lifecycle.stopping:
+                loading = asyncio.create_task(asyncio.to_thread(appliance.load_models))
                 await appliance.start_engine(wait=False)
+                await loading
                 app.lifecycle.loaded()
             await serving
         finally:

@@ -40,7 +40,7 @@ def list_collections(invocation: Invocation, as_json: bool) -> None:
     """List all collections."""
 
     async def run() -> None:
-        async with reach(invocation.settings(), generates=False) as target:
+        async with reach(invocation.settings(), needs="store") as target:
             found = await target.collections()
         if as_json:
             output.as_json(found)
@@ -71,7 +71,7 @@ def delete_collection(invocation: Invocation, name: str, as_json: bool) -> None:
     """Delete collection NAME with its documents."""
 
     async def run() -> None:
-        async with reach(invocation.settings(), generates=False) as target:
+        async with reach(invocation.settings(), needs="store") as target:
             await target.delete_collection(name)
         if as_json:
             output.as_json({"deleted": name})
@@ -97,7 +97,7 @@ def list_documents(invocation: Invocation, collection: str | None, as_json: bool
 
 def _list_documents(invocation: Invocation, collection: str | None, as_json: bool) -> None:
     async def run() -> None:
-        async with reach(invocation.settings(), generates=False) as target:
+        async with reach(invocation.settings(), needs="store") as target:
             found = await target.documents(collection)
         if as_json:
             output.as_json(found)
@@ -126,7 +126,7 @@ def show_document(invocation: Invocation, document_id: int, as_json: bool) -> No
     """Show document DOCUMENT_ID and what was lost in reading it."""
 
     async def run() -> None:
-        async with reach(invocation.settings(), generates=False) as target:
+        async with reach(invocation.settings(), needs="store") as target:
             found = [document for document in await target.documents(None) if document.id == document_id]
         if not found:
             raise NotFound(f"There is no document {document_id}.", remedy="`appliance documents list` shows all.")
@@ -163,7 +163,7 @@ def delete_documents(invocation: Invocation, document_ids: tuple[int, ...], as_j
     """Delete documents by id; they are gone from every index when this returns."""
 
     async def run() -> None:
-        async with reach(invocation.settings(), generates=False) as target:
+        async with reach(invocation.settings(), needs="store") as target:
             for document_id in document_ids:
                 await target.delete_document(document_id)
                 if not as_json:

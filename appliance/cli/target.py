@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Literal
 
 from appliance.config import Settings
 from appliance.http.address import answers, socket_path
@@ -15,12 +16,14 @@ from appliance.http.ports import Library
 
 
 @contextlib.asynccontextmanager
-async def reach(settings: Settings, *, generates: bool) -> AsyncIterator[Library]:
+async def reach(settings: Settings, *, needs: Literal["store", "recall", "answers"]) -> AsyncIterator[Library]:
     """The service that has the data directory open, else the data directory itself, for the block.
 
     Args:
         settings: names the data directory and the socket.
-        generates: the command needs the generation engine.
+        needs: what the command will use for certain: the store alone, the models that search, or the generation
+            engine too. Without a service they are started at once, side by side; what is not named here and needed
+            after all is loaded then.
     """
     path = socket_path(settings)
     if await asyncio.to_thread(answers, path):
@@ -35,8 +38,10 @@ async def reach(settings: Settings, *, generates: bool) -> AsyncIterator[Library
     appliance = Appliance(settings)
     await asyncio.to_thread(appliance.open)
     try:
-        if generates:
-            await appliance.start_engine()
+        if needs == "recall":
+            await asyncio.to_thread(appliance.load_models)
+        elif needs == "answers":
+            await asyncio.gather(appliance.start_engine(), asyncio.to_thread(appliance.load_models))
         yield appliance
     finally:
         await appliance.close()

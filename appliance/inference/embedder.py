@@ -12,6 +12,7 @@ import numpy as np
 
 from appliance.config import ModelSettings
 from appliance.errors import BadRequest, ModelCorrupt
+from appliance.inference.once import Once
 from appliance.inference.onnx import OnnxModel
 from appliance.inference.protocols import Embeddings
 from appliance.inference.tokens import CHARACTERS_PER_TOKEN, cut, load_tokenizer
@@ -22,12 +23,21 @@ _BATCH_TOKENS = 4096  # padded, so that a batch's memory is bounded whatever the
 
 
 class OnnxEmbedder:
-    """An `Embedder`. Threads may use one object at the same time."""
+    """An `Embedder`, verified and loaded at first need. Threads may use one object at the same time."""
 
     def __init__(self, spec: EmbedderSpec, settings: ModelSettings) -> None:
         self._spec = spec
-        self._tokenizer = load_tokenizer(spec.tokenizer_path)
-        self._model = OnnxModel(spec.path, settings)
+        self._tokenizer = Once(lambda: load_tokenizer(spec.tokenizer_path, spec.tokenizer_sha256))
+        self._model = Once(lambda: OnnxModel(spec.path, spec.sha256, settings))
+
+    def load(self) -> None:
+        """Verify and load it now.
+
+        Raises:
+            ModelMissing, ModelCorrupt, BadSetting: it cannot be; so do the other calls, if it was not loaded before.
+        """
+        self._tokenizer.get()
+        self._model.get()
 
     @property
     def dim(self) -> int:
@@ -40,7 +50,7 @@ class OnnxEmbedder:
     @property
     def provider(self) -> str:
         """The execution provider that runs the graph."""
-        return self._model.provider
+        return self._model.get().provider
 
     @property
     def fingerprint(self) -> str:
@@ -49,7 +59,7 @@ class OnnxEmbedder:
         return hashlib.sha256(repr(rules).encode()).hexdigest()
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        return [len(row.ids) for row in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        return [len(row.ids) for row in self._tokenizer.get().encode_batch(list(texts), add_special_tokens=False)]
 
     def embed_queries(self, texts: Sequence[str]) -> Embeddings:
         return self._embed(texts, self._spec.query_prefix)
@@ -61,12 +71,12 @@ class OnnxEmbedder:
         if any(not text.strip() for text in texts):
             raise BadRequest("An empty text cannot be embedded.")
         longest = self._spec.max_tokens * CHARACTERS_PER_TOKEN
-        rows = self._tokenizer.encode_batch([prefix + text[:longest] for text in texts])
+        rows = self._tokenizer.get().encode_batch([prefix + text[:longest] for text in texts])
         ids = [cut(row.ids, self._spec.max_tokens) for row in rows]
         vectors = np.empty((len(texts), self._spec.dim), np.float32)
         for places in batches([len(row) for row in ids]):
             batch = [ids[place] for place in places]
-            output, mask = self._model.run(batch, [[0] * len(row) for row in batch], self._spec.pad_id)
+            output, mask = self._model.get().run(batch, [[0] * len(row) for row in batch], self._spec.pad_id)
             vectors[places] = self._pool(output, mask.astype(np.float32))
         return vectors
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from appliance.config import ModelSettings
 from appliance.errors import BadSetting, ModelCorrupt
+from appliance.packs.files import require_intact
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -47,13 +48,15 @@ def choose_provider(device: str, available: Sequence[str]) -> str:
 class OnnxModel:
     """One loaded graph over token ids. Threads may run it at the same time."""
 
-    def __init__(self, path: Path, settings: ModelSettings) -> None:
-        """Load the graph `path`.
+    def __init__(self, path: Path, sha256: str, settings: ModelSettings) -> None:
+        """Load the graph `path` of that sum.
 
         Raises:
             BadSetting: see `choose_provider`.
-            ModelCorrupt: the runtime cannot load the file.
+            ModelMissing: there is no such file.
+            ModelCorrupt: it is another file, or the runtime cannot load it.
         """
+        require_intact(path, sha256)
         # Builds from 1.29 on report to their maker over the network unless this is set before they are loaded.
         # The pinned one has no such code; nothing may leave the machine whichever is installed.
         os.environ["ORT_DISABLE_TELEMETRY"] = "1"

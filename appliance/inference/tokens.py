@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.errors import ModelCorrupt, ModelMissing
+from appliance.errors import ModelCorrupt
+from appliance.packs.files import MODELS_REMEDY, require_intact
 
 if TYPE_CHECKING:
     import tokenizers
@@ -25,22 +26,20 @@ def cut(row: Sequence[int], most: int) -> Sequence[int]:
     return row if len(row) <= most else [*row[: most - 1], row[-1]]
 
 
-def load_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """Load a tokenizer, with truncation and padding off.
+def load_tokenizer(path: Path, sha256: str) -> tokenizers.Tokenizer:
+    """Load a tokenizer of that sum, with truncation and padding off.
 
     Raises:
         ModelMissing: there is no such file.
-        ModelCorrupt: it is no tokenizer.
+        ModelCorrupt: it is another file, or no tokenizer.
     """
     import tokenizers
 
-    remedy = "`appliance models pull` brings it."
-    if not path.exists():
-        raise ModelMissing(f"The tokenizer {path} is missing.", remedy=remedy)
+    require_intact(path, sha256)
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare `Exception`
-        raise ModelCorrupt(f"The tokenizer {path} cannot be read: {error}.", remedy=remedy) from error
+        raise ModelCorrupt(f"The tokenizer {path} cannot be read: {error}.", remedy=MODELS_REMEDY) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from appliance.errors import ApplianceError, DiskFull
+from appliance.errors import ApplianceError, DiskFull, ModelCorrupt, ModelMissing
 
 READ_BYTES = 1 << 20
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+MODELS_REMEDY = "Run `appliance models pull`."  # of the pack in use: what mends any file of it
 PART = ".part"  # suffix of a file that is being written
 
 
@@ -34,6 +35,22 @@ def sha256_of(path: Path) -> str:
         while block := file.read(READ_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+def require_intact(path: Path, sha256: str) -> None:
+    """Hash a model file in full; whoever loads one calls this first.
+
+    Raises:
+        ModelMissing, ModelCorrupt: it is not there, or not the file whose sum is `sha256`.
+    """
+    try:
+        intact = sha256_of(path) == sha256
+    except OSError as error:
+        raise ModelMissing(
+            f"The model file {path} cannot be read: {error.strerror or error}.", remedy=MODELS_REMEDY
+        ) from error
+    if not intact:
+        raise ModelCorrupt(f"The model file {path} is damaged: its SHA-256 is not {sha256}.", remedy=MODELS_REMEDY)
 
 
 def copy_stream(source: IO[bytes], target: IO[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Owns what the rest is told about models: one frozen description per role, all files verified.
+"""Owns what the rest is told about models: one frozen description per role, with the sum of every file.
 
 Must not know where model files come from or how they are run.
 """
@@ -44,6 +44,7 @@ class EmbedderSpec(msgspec.Struct, frozen=True):
     tokenizer_path: Path
     name: str
     sha256: str
+    tokenizer_sha256: str
     languages: tuple[str, ...]
     dim: int
     max_tokens: int  # special tokens included
@@ -67,6 +68,7 @@ class RerankerSpec(msgspec.Struct, frozen=True):
     tokenizer_path: Path
     name: str
     sha256: str
+    tokenizer_sha256: str
     languages: tuple[str, ...]
     max_tokens: int  # of a pair, special tokens and prefixes included
     max_query_tokens: int  # of the question's part, special tokens and prefix included
@@ -76,7 +78,10 @@ class RerankerSpec(msgspec.Struct, frozen=True):
 
 
 class ResolvedPack(msgspec.Struct, frozen=True):
-    """A pack whose every file was hashed in full and is the one that the manifest (or the lock) names."""
+    """A pack whose files are all there, in their sizes, with the sums that the manifest (or the lock) names.
+
+    Hashing is for whoever loads a model (`files.require_intact`): a program that needs one does not wait for all.
+    """
 
     name: str
     generator: GeneratorSpec

@@ -10,9 +10,10 @@ import pytest
 
 from appliance.config import ModelSettings
 from appliance.errors import BadSetting, ModelCorrupt, ModelMissing
+from appliance.inference.embedder import OnnxEmbedder
 from appliance.inference.onnx import CPU, CUDA, OnnxModel, choose_provider
 from appliance.inference.tokens import load_tokenizer
-from tests.unit.inference.tiny import embedder_spec
+from tests.unit.inference.tiny import embedder_spec, sum_of
 
 
 @pytest.mark.parametrize(
@@ -38,17 +39,34 @@ def test_a_device_that_cannot_be_had_is_a_clear_error(device: str, word: str) ->
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no graph")
-    with pytest.raises(ModelCorrupt, match=r"model\.onnx"):
-        OnnxModel(tmp_path / "model.onnx", ModelSettings())
+    with pytest.raises(ModelCorrupt, match=r"cannot load the model .*model\.onnx"):
+        OnnxModel(tmp_path / "model.onnx", sum_of(tmp_path / "model.onnx"), ModelSettings())
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ModelCorrupt, match=r"tokenizer\.json"):
-        load_tokenizer(tmp_path / "tokenizer.json")
+    with pytest.raises(ModelCorrupt, match=r"tokenizer\.json cannot be read"):
+        load_tokenizer(tmp_path / "tokenizer.json", sum_of(tmp_path / "tokenizer.json"))
+
+
+def test_a_file_that_is_not_the_manifests_is_never_loaded(tmp_path: Path) -> None:
+    spec = embedder_spec(tmp_path)
+    with pytest.raises(ModelCorrupt, match=r"e\.onnx is damaged.*`appliance models pull`"):
+        OnnxModel(spec.path, "0" * 64, ModelSettings())
+    with pytest.raises(ModelCorrupt, match=r"tokenizer\.json is damaged"):
+        load_tokenizer(spec.tokenizer_path, "0" * 64)
     with pytest.raises(ModelMissing, match=r"absent\.json"):
-        load_tokenizer(tmp_path / "absent.json")
+        load_tokenizer(tmp_path / "absent.json", "0" * 64)
+    embedder = OnnxEmbedder(spec, ModelSettings(onnx_threads=1))
+    good = spec.path.read_bytes()
+    spec.path.write_bytes(good[:-1] + b"X")
+    for _ in range(2):
+        with pytest.raises(ModelCorrupt, match="damaged"):
+            embedder.embed_queries(["oil"])
+    spec.path.write_bytes(good)  # mended: the next use takes it, without a restart
+    assert embedder.embed_queries(["oil"]).shape == (1, 4)
 
 
 def test_a_batch_is_padded_and_masked(tmp_path: Path) -> None:
-    model = OnnxModel(embedder_spec(tmp_path).path, ModelSettings(onnx_threads=1))
+    spec = embedder_spec(tmp_path)
+    model = OnnxModel(spec.path, spec.sha256, ModelSettings(onnx_threads=1))
     assert model.provider == CPU
     output, mask = model.run([[6], [6, 7, 8]], [[0], [0, 0, 0]], pad_id=1)
     assert output.shape == (2, 3, 4)

