@@ -57,6 +57,8 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_tokens: Tokens = 16384  # KV cells shared by all sequences
     max_sequences: Annotated[int, Meta(ge=1, le=64)] = 8
     batch_tokens: Annotated[int, Meta(ge=32, le=1 << 16)] = 512
+    itl_target_ms: PositiveMs = 250.0  # between two tokens of an answer, while other prompts are read
+    aging_s: PositiveS = 15.0  # a request that waited this long counts as one class higher
     threads: Threads = 0  # 0: the number of cores
     max_queue: Positive = 1000
     heartbeat_timeout_s: PositiveS = 20.0  # a silent engine is killed after this

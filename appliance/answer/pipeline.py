@@ -214,7 +214,7 @@ class Answerer:
                         if not run.started:
                             run.started = True
                             run.times.add("ttft", run.times.elapsed_ms())
-                        run.tokens = replace(run.tokens, generated=run.tokens.generated + message.count)
+                        run.tokens = replace(run.tokens, generated=run.tokens.generated + len(message.ids))
                         text = citer.feed(message.text) if citer else message.text
                         if text:
                             yield Delta(text)

@@ -53,7 +53,7 @@ class _Sequence:
     computed: int = 0
     started_s: float = 0.0  # when it left the queue first; 0: not yet
     first_token_s: float = 0.0  # when its prompt was computed; 0: not yet
-    unsent: int = 0  # tokens since the last `Token` message
+    unsent: list[int] = field(default_factory=list)  # tokens since the last `Token` message
 
     @property
     def generated(self) -> int:
@@ -249,7 +249,7 @@ class Core:
             self._finish(sequence, "stop")
             return
         sequence.tokens.append(token)
-        sequence.unsent += 1
+        sequence.unsent.append(token)
         self._say(sequence, sequence.text.feed(self.llama.piece(token)))
         if sequence.text.stopped:
             self._finish(sequence, "stop")
@@ -258,8 +258,8 @@ class Core:
 
     def _say(self, sequence: _Sequence, text: str) -> None:
         if text:
-            self._out.append(Token(sequence.request.id, text, sequence.unsent))
-            sequence.unsent = 0
+            self._out.append(Token(sequence.request.id, text, tuple(sequence.unsent)))
+            sequence.unsent.clear()
 
     def _finish(self, sequence: _Sequence, reason: FinishReason, *, deadline_hit: bool = False) -> None:
         now = time.monotonic()

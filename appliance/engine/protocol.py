@@ -20,7 +20,7 @@ import msgspec
 
 from appliance.config import EngineSettings
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_FRAME_BYTES = 64 << 20
 _LENGTH = struct.Struct(">I")
 
@@ -46,6 +46,17 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     template: bool = False
 
 
+class Constraint(msgspec.Struct, frozen=True):
+    """What the text must be; enforced token by token.
+
+    `source`: the schema as JSON text for `json_schema`, "" for `json_object`, the pattern for `regex`, a JSON list of
+    strings for `choice`.
+    """
+
+    kind: Literal["json_schema", "json_object", "regex", "choice"]
+    source: str = ""
+
+
 class Sampling(msgspec.Struct, frozen=True):
     """How the next token is chosen; the names and meanings are OpenAI's and llama.cpp's."""
 
@@ -57,11 +68,21 @@ class Sampling(msgspec.Struct, frozen=True):
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
+    dry_multiplier: float = 0.0  # 0: DRY is off
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1  # -1: all that is known
     seed: int | None = None  # None: drawn by the engine
+    logprobs: int | None = None  # None: none; n: of each token, and of the n most likely ones
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """Generate for request `id`. `label` isolates callers from each other's prefix cache."""
+    """Generate for request `id`. `label` isolates callers from each other's prefix cache.
+
+    `generated` are tokens of the answer that another engine process made before it died: they are computed, not
+    sent again, and count for `max_tokens`. `pinned` says how many segments at the front are worth keeping for
+    good: the instructions that many requests begin with.
+    """
 
     id: int
     prompt: tuple[Segment, ...]
@@ -71,6 +92,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     priority: Priority = "interactive"
     deadline_ms: float | None = None  # from the moment of submission
     label: str = ""
+    constraint: Constraint | None = None
+    generated: tuple[int, ...] = ()
+    pinned: int = 0
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -112,6 +136,8 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     waiting: int
     kv_used_tokens: int
     kv_total_tokens: int
+    kv_cached_tokens: int = 0  # of the used ones: kept for the next request, given up when room is needed
+    host_cache_bytes: int = 0  # KV states kept outside the context
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
@@ -123,12 +149,25 @@ class Started(msgspec.Struct, frozen=True, tag=True):
     queue_ms: float
 
 
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """A token, its bytes and the natural logarithm of its probability before any sampling parameter."""
+
+    token: int
+    data: bytes
+    logprob: float
+    top: tuple[tuple[int, bytes, float], ...] = ()  # the most likely ones: id, bytes, logprob
+
+
 class Token(msgspec.Struct, frozen=True, tag=True):
-    """More text of request `id`: whole characters only, stop strings held back. `count` tokens made it."""
+    """More text of request `id`: whole characters only, stop strings held back.
+
+    `ids` are the tokens chosen since the last message of this request; what they say may be held back in part.
+    """
 
     id: int
     text: str
-    count: int
+    ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()  # of `ids`, where asked for
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
@@ -146,6 +185,8 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     prefill_ms: float
     decode_ms: float
     deadline_hit: bool = False
+    drafted_tokens: int = 0  # guessed ahead from the text so far, and of them …
+    accepted_tokens: int = 0  # … right
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

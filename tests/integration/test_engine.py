@@ -111,7 +111,7 @@ async def test_an_answer_streams_from_started_to_done(shared: EngineClient) -> N
     assert all(isinstance(message, Token) for message in messages[1:-1])
     tokens = [message for message in messages if isinstance(message, Token)]
     # The end mark counts as a token and has no text.
-    assert sum(token.count for token in tokens) <= messages[-1].generated_tokens <= 8
+    assert sum(len(token.ids) for token in tokens) <= messages[-1].generated_tokens <= 8
     assert "".join(token.text for token in tokens)
 
 

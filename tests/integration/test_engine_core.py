@@ -118,7 +118,7 @@ def test_a_request_is_told_as_started_tokens_done(core: Core) -> None:
     done = end(messages)
     assert done.finish_reason == "length"
     assert done.generated_tokens == 12
-    assert sum(message.count for message in messages if isinstance(message, Token)) == 12
+    assert sum(len(message.ids) for message in messages if isinstance(message, Token)) == 12
     assert messages[0].prompt_tokens == done.prompt_tokens > 0
 
 

@@ -73,7 +73,7 @@ class ScriptedGenerator:
             for number, piece in enumerate(self.pieces):
                 if number == 0:
                     yield Started(1, 10, 4, 2.0)
-                yield Token(1, piece, 1)
+                yield Token(1, piece, (1,))
             if self.fault is not None:
                 raise self.fault
             reason: Literal["stop", "length"] = "length" if self.late else "stop"

@@ -34,7 +34,7 @@ FROM_ENGINE: list[p.FromEngine] = [
     p.Ready(p.PROTOCOL_VERSION, "m", 8192, 8, "{{ x }}", "<s>", "</s>", "build", 12.5, "gpu"),
     p.Heartbeat(1, 2, 3, 4),
     p.Started(1, 10, 0, 0.5),
-    p.Token(1, "泵", 2),
+    p.Token(1, "泵", (5, 6)),
     p.Done(1, "stop", 10, 0, 5, 0.1, 0.2, 0.3, deadline_hit=True),
     p.Failed(1, "overloaded", "full"),
     p.Counted(3, (1, 0)),
