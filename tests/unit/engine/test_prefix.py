@@ -1,0 +1,300 @@
+"""The prefix cache against a plain model of KV cells: a slot sees its own prefix, always, and no cell is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from appliance.engine.prefix import Lease, PrefixCache
+from appliance.engine.radix import NO_SEQUENCE, InMemory
+
+Cell = tuple[str, tuple[int, ...]]  # label and all tokens up to and including the cell's own: what its KV depends on
+
+
+@dataclass
+class Cells:
+    """A context: sequence → position → the id of a physical cell; and what each cell holds."""
+
+    total: int
+    seen: dict[int, dict[int, int]] = field(default_factory=dict)
+    held: dict[int, Cell] = field(default_factory=dict)
+    made: int = 0
+    refuse: bool = False
+
+    def of(self, sequence: int) -> dict[int, int]:
+        return self.seen.setdefault(sequence, {})
+
+    def used(self) -> int:
+        return len({cell for cells in self.seen.values() for cell in cells.values()})
+
+    def compute(self, sequence: int, position: int, cell: Cell) -> None:
+        """What a decode does. There must be room, and no gap before."""
+        assert self.used() < self.total, "the context is full although the cells were promised"
+        assert position not in self.of(sequence) and (position == 0 or position - 1 in self.of(sequence))
+        self.made += 1
+        self.held[self.made] = cell
+        self.of(sequence)[position] = self.made
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        for position in range(start, end):
+            assert position not in self.of(target), "a sequence would see two cells at one position"
+            self.of(target)[position] = self.of(source)[position]
+
+    def remove(self, sequence: int, start: int, end: int) -> None:
+        for position in [p for p in self.of(sequence) if p >= start and (end < 0 or p < end)]:
+            del self.of(sequence)[position]
+
+    def save(self, sequence: int) -> bytes:
+        return repr({position: self.held[cell] for position, cell in self.of(sequence).items()}).encode()
+
+    def load(self, sequence: int, data: bytes) -> bool:
+        assert not self.of(sequence), "loaded into a sequence that is not empty"
+        wanted: dict[int, Cell] = eval(data)  # noqa: S307  # of `save`
+        if self.refuse or self.used() + len(wanted) > self.total:
+            return False
+        for position, cell in wanted.items():
+            self.made += 1
+            self.held[self.made] = cell
+            self.of(sequence)[position] = self.made
+        return True
+
+
+SLOTS, IDS, TOTAL = 3, 7, 60
+labels = st.sampled_from(["", "b"])
+prompts = st.lists(st.integers(0, 2), min_size=1, max_size=25)
+
+
+@dataclass
+class Request:
+    label: str
+    tokens: list[int]
+    cells: int
+    lease: Lease
+    computed: int
+
+
+class Machine(RuleBasedStateMachine):
+    """Requests that come, compute in pieces, share, grow and go, in any order."""
+
+    @initialize(host=st.sampled_from([0, 900, 100_000]))
+    def begin(self, host: int) -> None:
+        self.kv = Cells(TOTAL)
+        self.cache = PrefixCache(self.kv, TOTAL, range(SLOTS, SLOTS + IDS), host)
+        self.free = list(range(SLOTS))
+        self.running: list[Request] = []
+
+    @precondition(lambda self: self.free)
+    @rule(label=labels, tokens=prompts, answer=st.integers(1, 12), refuse=st.booleans())
+    def admit(self, label: str, tokens: list[int], answer: int, refuse: bool) -> None:
+        cells = len(tokens) + answer
+        need, cached = self.cache.quote(label, tokens, cells)
+        room = self.cache.room()
+        self.kv.refuse = refuse
+        lease = self.cache.acquire(label, tokens, cells, self.free[-1])
+        self.kv.refuse = False
+        if lease is None:
+            assert need > room or self.running, "refused although there was room, and nobody to wait for"
+            assert not self.kv.of(self.free[-1])
+            return
+        assert lease.shared <= cached < len(tokens)
+        self.free.pop()
+        self.running.append(Request(label, list(tokens), cells, lease, lease.shared))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), count=st.integers(1, 8), known=st.booleans())
+    def compute(self, data: st.DataObject, count: int, known: bool) -> None:
+        request = data.draw(st.sampled_from(self.running))
+        for _ in range(count):
+            if request.computed == len(request.tokens):
+                if len(request.tokens) == request.cells:
+                    break
+                request.tokens.append(data.draw(st.integers(0, 2)))
+            at = request.computed
+            cell = (request.label, tuple(request.tokens[: at + 1]))
+            self.kv.compute(request.lease.slot, at, cell)
+            request.computed += 1
+        if known:
+            self.cache.extend(request.lease, request.tokens, request.computed)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def advance(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(self.running))
+        if request.lease.shared == request.computed:
+            request.computed = self.cache.advance(request.lease, request.tokens)
+            assert request.computed == request.lease.shared
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), share=st.floats(0, 1))
+    def pin(self, data: st.DataObject, share: float) -> None:
+        request = data.draw(st.sampled_from(self.running))
+        self.cache.pin(request.lease, int(request.lease.shared * share))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), how=st.sampled_from(["keep", "forget", "condemn"]))
+    def end(self, data: st.DataObject, how: str) -> None:
+        request = data.draw(st.sampled_from(self.running))
+        if how == "condemn":
+            self.cache.drop(request.lease)
+        else:
+            if how == "keep":
+                self.cache.extend(request.lease, request.tokens, request.computed)
+            self.cache.release(request.lease)
+        self.running.remove(request)
+        self.free.append(request.lease.slot)
+        assert not self.kv.of(request.lease.slot)
+
+    @invariant()
+    def what_is_freed_is_never_more_than_it_holds(self) -> None:
+        for request in self.running:
+            assert 0 <= self.cache.freed(request.lease) <= request.cells
+
+    @invariant()
+    def each_slot_sees_its_own_prefix(self) -> None:
+        for request in self.running:
+            seen = {position: self.kv.held[cell] for position, cell in self.kv.of(request.lease.slot).items()}
+            expected = {at: (request.label, tuple(request.tokens[: at + 1])) for at in range(request.computed)}
+            assert seen == expected
+
+    @invariant()
+    def each_node_holds_its_range_and_nothing_else(self) -> None:
+        nodes = list(self.cache.nodes())
+        for label, node in nodes:
+            path = self.cache.path_tokens(node)
+            assert node.tokens and len(path) == node.end
+            assert node.sequence != NO_SEQUENCE or node.saved is not None, "a node without KV"
+            assert node.parent is not None
+            assert node.parent.in_context or node.sequence == NO_SEQUENCE, "nearer than its parent"
+            assert node.parent.children[node.tokens[0]] is node
+            if node.sequence != NO_SEQUENCE:
+                seen = {at: self.kv.held[cell] for at, cell in self.kv.of(node.sequence).items()}
+                assert seen == {at: (label, tuple(path[: at + 1])) for at in range(node.start, node.end)}
+        ids = [node.sequence for _, node in nodes if node.sequence != NO_SEQUENCE]
+        assert len(set(ids)) == len(ids)
+        assert {s for s, cells in self.kv.seen.items() if cells and s >= SLOTS} == set(ids)
+
+    @invariant()
+    def the_account_is_right(self) -> None:
+        cache = self.cache
+        in_context = [node for _, node in cache.nodes() if node.sequence != NO_SEQUENCE]
+        assert cache.cached_cells == sum(len(node.tokens) for node in in_context)
+        own = sum(request.computed - request.lease.shared for request in self.running)
+        assert self.kv.used() == cache.cached_cells + own, "a cell is held twice, or by nobody"
+        promised = sum(request.cells - request.lease.shared for request in self.running)
+        assert cache.free_cells == TOTAL - cache.cached_cells - promised >= 0
+        saved = {id(node.saved): node.saved.size for _, node in cache.nodes() if node.saved}
+        assert cache.host_bytes == sum(saved.values())
+        for _, node in cache.nodes():
+            assert node.users >= sum(child.users for child in node.children.values())
+
+    def teardown(self) -> None:
+        for request in self.running:
+            self.cache.release(request.lease)
+        assert all(node.users == 0 for _, node in self.cache.nodes())
+        assert self.kv.used() == self.cache.cached_cells
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+class Driver:
+    """One request at a time over a cache."""
+
+    def __init__(self, total: int = 100, ids: int = 20, host: int = 100_000) -> None:
+        self.kv = Cells(total)
+        self.cache = PrefixCache(self.kv, total, range(1, 1 + ids), host)
+
+    def run(self, tokens: list[int], label: str = "", pin: int = 0) -> int:
+        """Compute a whole prompt; returns how many of its tokens came from the cache."""
+        lease = self.cache.acquire(label, tokens, len(tokens) + 1, 0)
+        assert lease is not None
+        found = lease.shared
+        for at in range(found, len(tokens)):
+            self.kv.compute(0, at, (label, tuple(tokens[: at + 1])))
+        self.cache.extend(lease, tokens, len(tokens))
+        self.cache.pin(lease, pin)
+        self.cache.release(lease)
+        return found
+
+
+def test_the_last_token_is_always_computed() -> None:
+    driver = Driver()
+    assert driver.run([1, 2, 3]) == 0
+    assert driver.run([1, 2, 3]) == 2
+    assert driver.run([1, 2, 3, 4]) == 3
+
+
+def test_a_common_beginning_is_shared_and_other_labels_see_nothing() -> None:
+    driver = Driver()
+    driver.run([1, 2, 3, 4, 5])
+    assert driver.run([1, 2, 3, 9, 9]) == 3
+    assert driver.run([1, 2, 3, 9, 8]) == 4
+    assert driver.run([1, 2, 3, 4, 5, 6], label="other") == 0
+    assert driver.cache.cached_cells == 5 + 2 + 1 + 6
+
+
+def test_what_leaves_the_context_comes_back_from_memory() -> None:
+    driver = Driver(total=50)
+    first, second = list(range(40)), list(range(100, 145))
+    driver.run(first)
+    driver.run(second)  # no room for both
+    assert driver.cache.stats.saved == 1
+    assert driver.run(first) == 39
+    assert driver.cache.stats.restored == 1
+
+
+def test_without_memory_for_it_what_leaves_is_gone() -> None:
+    driver = Driver(total=50, host=0)
+    driver.run(list(range(40)))
+    driver.run(list(range(100, 145)))
+    assert driver.run(list(range(40))) == 0
+
+
+def test_the_oldest_goes_first_and_pinned_ones_never() -> None:
+    driver = Driver(total=80, host=0)
+    driver.run([7] * 15, pin=10)
+    driver.run(list(range(20, 40)))
+    driver.run(list(range(50, 70)))
+    driver.run(list(range(20, 40)))  # used again: now the younger one
+    driver.run(list(range(100, 130)))
+    assert driver.cache.match_length("", list(range(20, 41))) == 20
+    assert driver.cache.match_length("", list(range(50, 71))) == 0
+    for number in range(20):
+        driver.run([1000 + number] * 60)
+    assert driver.cache.match_length("", [7] * 16) >= 10
+
+
+def test_pins_take_a_quarter_of_the_cells_at_most() -> None:
+    driver = Driver(total=100, host=0)
+    for number in range(10):
+        driver.run([number] * 10, pin=10)
+    assert sum(len(node.tokens) for _, node in driver.cache.nodes() if node.pinned) == 20  # two of ten; room for 25
+
+
+@pytest.mark.parametrize("data", [None, b"{}"])
+def test_a_saved_range_that_is_gone_is_dropped_with_all_that_follows(data: bytes | None) -> None:
+    class Gone(InMemory):
+        def read(self) -> bytes | None:
+            return data
+
+    driver = Driver()
+    driver.kv.refuse = data is not None
+    tokens = list(range(30))
+    assert driver.cache.adopt("", tokens[:20], Gone(0, 20, b"x" * 9), pinned=True)
+    assert driver.cache.adopt("", tokens, Gone(20, 30, b"y"), pinned=False)
+    assert driver.cache.match_length("", [*tokens, 0]) == 30
+    assert driver.cache.host_bytes == 10
+    assert driver.run([*tokens, 0]) == 0
+    assert driver.cache.stats.lost == 1
+    assert driver.cache.host_bytes == 0
+
+
+def test_a_saved_range_whose_beginning_is_unknown_is_not_taken() -> None:
+    driver = Driver()
+    assert not driver.cache.adopt("", list(range(30)), InMemory(20, 30, b"{}"), pinned=False)
+    assert list(driver.cache.nodes()) == []
