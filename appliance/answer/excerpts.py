@@ -74,22 +74,22 @@ def best_quotes(question: str, passages: Sequence[Passage], terms: Terms) -> lis
     return [best_quote(question, passage.text, terms, weights) for passage in passages]
 
 
-def compose(question: str, quotes: Sequence[str], why: Why) -> str:
+def compose(question: str, quotes: Sequence[tuple[int, str]], why: Why) -> str:
     """An answer of at most three quotations, best first, each with its source number.
 
     Args:
         question: decides the language of the frame.
-        quotes: best first; quote i is of source i + 1.
+        quotes: best first, each with the number of its source.
         why: `instead` of a generated answer, the answer was `not_found`, or what was generated is `unsupported`.
     """
     language = 1 if is_chinese(question) else 0
     if not quotes:
         return NOTHING[language]
     shown = quotes[: 1 if why == "not_found" else MAX_EXCERPTS]
-    return "\n\n".join([FRAMES[why][language], *(quoted(quote, n) for n, quote in enumerate(shown, start=1))])
+    return "\n\n".join([FRAMES[why][language], *(quoted(n, quote) for n, quote in shown)])
 
 
-def quoted(quote: str, number: int) -> str:
+def quoted(number: int, quote: str) -> str:
     """A quotation in its language's marks, with the number of its source."""
     return f"「{quote}」[{number}]" if is_chinese(quote) else f"“{quote}” [{number}]"
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import struct
 from collections.abc import AsyncGenerator, Sequence
 
 from msgspec.structs import replace
@@ -14,6 +16,7 @@ from msgspec.structs import replace
 from appliance.answer import excerpts, prompt
 from appliance.answer.citations import Citer
 from appliance.answer.language import speaks
+from appliance.answer.merge import merged
 from appliance.answer.ports import Generator, Searcher
 from appliance.answer.types import (
     Delta,
@@ -21,13 +24,14 @@ from appliance.answer.types import (
     Finished,
     PromptReport,
     Question,
+    Reason,
     Report,
     Source,
     Sources,
     TokenCounts,
 )
 from appliance.config import AnswerSettings
-from appliance.engine.protocol import Done, FinishReason, Ready, Started, Token
+from appliance.engine.protocol import Done, FinishReason, Ready, Sampling, Started, Token
 from appliance.errors import BadRequest, Overloaded, PromptTooLong, Unavailable
 from appliance.retrieval.types import Passage, SearchRequest, SearchResult
 from appliance.telemetry import StageTimes
@@ -69,7 +73,7 @@ class Answerer:
         """The events of one answer: `Sources` when grounded, `Delta`…, then `Finished`.
 
         Raises:
-            BadRequest: the question is empty or too long.
+            BadRequest: the question is empty or too long; its constraint cannot be enforced.
             PromptTooLong: the conversation does not fit the model's context.
             NotFound, NothingIngested: no such collection; nothing in it.
             Unavailable, EngineDied, Overloaded: the engine cannot answer (without a collection), or died.
@@ -88,7 +92,8 @@ class Answerer:
         with run.times.stage("prompt"):
             built = await prompt.plain(run.question.messages, ready, self._generator.count, run.max_tokens)
         run.report = built.report
-        async with contextlib.aclosing(self._generate(run, built, None)) as deltas:
+        choices = [self._generate(run, built, None, choice) for choice in run.choices]
+        async with contextlib.aclosing(merged(choices)) as deltas:
             async for delta in deltas:
                 yield delta
         yield run.finished()
@@ -105,24 +110,24 @@ class Answerer:
         ready = self._may_generate(run, asked) if run.grounded else None
         built = await self._build(run, passages, ready) if ready is not None else None
         if built is not None:
-            passages = passages[: built.passages]
+            passages = passages[: len(built.passages)]
             run.report = built.report
-        quotes = excerpts.best_quotes(asked, passages, self._recall.terms)
-        run.sources = tuple(
-            _source(number, passage, quote)
-            for number, (passage, quote) in enumerate(zip(passages, quotes, strict=True), start=1)
-        )
+        numbers = {passage.chunk_id: n for n, passage in enumerate(built.passages if built else passages, start=1)}
+        texts = excerpts.best_quotes(asked, passages, self._recall.terms)
+        quotes = [(numbers[passage.chunk_id], text) for passage, text in zip(passages, texts, strict=True)]
+        sources = [_source(n, passage, text) for passage, (n, text) in zip(passages, quotes, strict=True)]
+        run.sources = tuple(sorted(sources, key=lambda source: source.n))
         yield Sources(sources=run.sources, degraded=tuple(run.degraded), timings_ms=run.times.as_dict())
         if built is not None:
-            citer = Citer([passage.text for passage in passages], self._recall.terms)
+            citer = Citer([passage.text for passage in built.passages], self._recall.terms)
             try:
-                async with contextlib.aclosing(self._generate(run, built, citer)) as deltas:
+                async with contextlib.aclosing(self._generate(run, built, citer, run.choices[0])) as deltas:
                     async for delta in deltas:
                         yield delta
                 if citer.repeats:
                     run.degraded.append("repetition: the answer was ended where it began to repeat itself")
                 if citer.used and self._quotes:
-                    yield Delta("\n\n" + excerpts.quoted(quotes[0], 1))
+                    yield Delta("\n\n" + excerpts.quoted(*quotes[0]))
                 elif not citer.used:
                     run.grounded = False
                     run.degraded.append("unsupported: no source bears the generated text out; quotations added")
@@ -187,55 +192,65 @@ class Answerer:
         except Unavailable as error:
             run.degraded.append(f"{error.code}: excerpts instead of a generated answer")
             return None
-        if built.passages == 0:
+        if not built.passages:
             run.degraded.append("no_room_for_passages: excerpts instead of a generated answer")
             return None
         return built
 
-    async def _generate(self, run: _Run, built: prompt.Prompt, citer: Citer | None) -> AsyncGenerator[Delta]:
+    async def _generate(
+        self, run: _Run, built: prompt.Prompt, citer: Citer | None, choice: _Choice
+    ) -> AsyncGenerator[Delta]:
         question = run.question
         stream = self._generator.generate(
             prompt=built.segments,
             max_tokens=run.max_tokens,
-            sampling=question.sampling,
+            sampling=_sampling(question.sampling, choice.index),
             # A weak model's second paragraph is never about the question.
             stop=(*question.stop, PARAGRAPH) if citer and self._quotes else question.stop,
             priority=question.priority,
             deadline_ms=max(1.0, run.deadline_ms - run.times.elapsed_ms()),
             label=question.label,
+            constraint=question.constraint,
+            pinned=built.pinned,
         )
         async with contextlib.aclosing(stream) as messages:  # type: ignore[type-var]
             async for message in messages:
                 match message:
                     case Started():
-                        run.times.add("queue", message.queue_ms)
-                        run.tokens = TokenCounts(prompt=message.prompt_tokens, cached=message.cached_tokens)
+                        if choice.index == 0:  # the others run beside it: their times do not add up
+                            run.times.add("queue", message.queue_ms)
+                        choice.tokens = TokenCounts(prompt=message.prompt_tokens, cached=message.cached_tokens)
                     case Token():
                         if not run.started:
-                            run.started = True
                             run.times.add("ttft", run.times.elapsed_ms())
-                        run.tokens = replace(run.tokens, generated=run.tokens.generated + len(message.ids))
+                        choice.started = True
+                        choice.tokens = replace(choice.tokens, generated=choice.tokens.generated + len(message.ids))
                         text = citer.feed(message.text) if citer else message.text
-                        if text:
-                            yield Delta(text)
+                        if text or message.logprobs:
+                            yield Delta(text, choice.index, message.logprobs)
                         if citer is not None and citer.repeats:
                             break
                     case Done():
-                        run.reason = message.finish_reason
-                        if message.deadline_hit:
-                            run.degraded.append(f"deadline: the answer was cut off after {run.deadline_ms:.0f} ms")
-                        run.times.add("prefill", message.prefill_ms)
-                        run.times.add("decode", message.decode_ms)
-                        run.tokens = TokenCounts(
-                            prompt=message.prompt_tokens,
-                            cached=message.cached_tokens,
-                            generated=message.generated_tokens,
-                        )
-        if run.reason == "cancelled":
+                        run.end(choice, message)
+        if choice.reason == "cancelled":
             raise Unavailable("The answer was cancelled before it was whole.", remedy=RETRY)
         rest = citer.finish() if citer else ""
         if rest:
-            yield Delta(rest)
+            yield Delta(rest, choice.index)
+
+
+class _Choice:
+    """What is known so far of one generation."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.started = False  # the first token came
+        self.tokens = TokenCounts()
+        self.reason: FinishReason = "stop"
+
+    @property
+    def finish_reason(self) -> Reason:
+        return "length" if self.reason == "length" else "stop"
 
 
 class _Run:
@@ -251,11 +266,32 @@ class _Run:
         self.sources: tuple[Source, ...] = ()
         self.grounded = False
         self.report = PromptReport(kept={})
-        self.tokens = TokenCounts()
-        self.started = False  # the first token came
-        self.reason: FinishReason = "stop"
+        self.choices = [_Choice(index) for index in range(question.n)]
+
+    @property
+    def started(self) -> bool:
+        """The first token of any choice came."""
+        return any(choice.started for choice in self.choices)
+
+    def end(self, choice: _Choice, done: Done) -> None:
+        """A generation came to its end."""
+        choice.reason = done.finish_reason
+        choice.tokens = TokenCounts(
+            prompt=done.prompt_tokens,
+            cached=done.cached_tokens,
+            generated=done.generated_tokens,
+            speculated_accepted=done.accepted_tokens,
+        )
+        late = f"deadline: the answer was cut off after {self.deadline_ms:.0f} ms"
+        if done.deadline_hit and late not in self.degraded:
+            self.degraded.append(late)
+        if choice.index == 0:
+            self.times.add("prefill", done.prefill_ms)
+            self.times.add("decode", done.decode_ms)
 
     def finished(self) -> Finished:
+        """The last event."""
+        first = self.choices[0].tokens
         report = Report(
             request_id=self.question.request_id,
             cache="miss",
@@ -264,9 +300,23 @@ class _Run:
             grounded=self.grounded,
             prompt=self.report,
             timings_ms=self.times.as_dict(),
-            tokens=self.tokens,
+            tokens=TokenCounts(
+                prompt=first.prompt,  # one prompt, however many choices
+                cached=first.cached,
+                generated=sum(choice.tokens.generated for choice in self.choices),
+                speculated_accepted=sum(choice.tokens.speculated_accepted for choice in self.choices),
+            ),
         )
-        return Finished(finish_reason="length" if self.reason == "length" else "stop", report=report)
+        reasons = [choice.finish_reason for choice in self.choices]
+        return Finished(reasons[0], report, tuple(reasons[1:]))
+
+
+def _sampling(asked: Sampling, index: int) -> Sampling:
+    """With a seed of the choice's own, that follows from the request's; the first choice has that itself."""
+    if asked.seed is None or index == 0:
+        return asked
+    digest = hashlib.blake2b(struct.pack("<QQ", asked.seed % (1 << 64), index), digest_size=8).digest()
+    return replace(asked, seed=int.from_bytes(digest, "little", signed=True))
 
 
 def _check(question: Question) -> None:

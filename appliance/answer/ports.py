@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from appliance.engine.protocol import Done, Priority, Ready, Sampling, Segment, Started, Token
+from appliance.engine.protocol import Constraint, Done, Priority, Ready, Sampling, Segment, Started, Token
 from appliance.retrieval.types import SearchRequest, SearchResult
 
 
@@ -43,8 +43,13 @@ class Generator(Protocol):
         priority: Priority = "interactive",
         deadline_ms: float | None = None,
         label: str = "",
+        constraint: Constraint | None = None,
+        pinned: int = 0,
     ) -> AsyncIterator[Started | Token | Done]:
-        """Generate; closing the iterator cancels. Raises `EngineDied`, `Unavailable`, `Overloaded`."""
+        """Generate; closing the iterator cancels. `pinned`: how many segments at the front are worth keeping.
+
+        Raises `BadRequest`, `EngineDied`, `Unavailable`, `Overloaded`.
+        """
 
     async def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text."""

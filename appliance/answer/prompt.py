@@ -1,7 +1,9 @@
 """Owns the prompt: what the generator is told, and what is cut by which rule when it does not fit.
 
 Must not know wire formats or how passages were found. The layout goes from what changes least to what
-changes most (instructions, passages, conversation, question), so that prompts share their beginnings.
+changes most (instructions, passages, conversation, question), so that prompts share their beginnings. Passages are
+chosen by rank and laid out by document and place: two questions that find some of the same share them as far as
+they are the first. Numbers follow the layout: by rank, the same passage would be another text in each prompt.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ class Prompt(msgspec.Struct, frozen=True):
 
     segments: tuple[Segment, ...]
     tokens: int  # counted segment by segment
-    passages: int  # how many of the given passages are in it, from the first
     report: PromptReport
+    pinned: int = 0  # segments at the front that other prompts begin with too
+    passages: tuple[Passage, ...] = ()  # those in it: number n is the n-th
 
 
 async def plain(messages: Sequence[Message], ready: Ready, count: CountTokens, answer_tokens: int) -> Prompt:
@@ -43,7 +46,8 @@ async def plain(messages: Sequence[Message], ready: Ready, count: CountTokens, a
     segments = _render(messages, ready)
     tokens = sum(await count([segment.text for segment in segments]))
     _check_fits(tokens, answer_tokens, ready.context_tokens)
-    return Prompt(segments, tokens, 0, PromptReport(kept={"messages": len(messages), "tokens": tokens}))
+    report = PromptReport(kept={"messages": len(messages), "tokens": tokens})
+    return Prompt(segments, tokens, report, _pinned(messages, segments))
 
 
 async def grounded(
@@ -57,14 +61,16 @@ async def grounded(
 ) -> Prompt:
     """The conversation with passages to answer from.
 
-    Passages are taken from the best down while they fit `passage_tokens` and the context; the conversation
-    is never cut.
+    Passages come best first, and are taken in that order while they fit `passage_tokens` and the context; the
+    conversation is never cut.
 
     Raises:
         PromptTooLong: the conversation alone does not fit beside an answer of `answer_tokens`.
     """
     frame = _render(_with_passages(messages, []), ready)
-    costs = await count([segment.text for segment in frame] + [_numbered(i, p) for i, p in enumerate(passages)])
+    # Counted with the longest number that a passage may get.
+    listed = [_numbered(len(passages), passage) for passage in passages]
+    costs = await count([segment.text for segment in frame] + listed)
     frame_tokens = sum(costs[: len(frame)])
     _check_fits(frame_tokens, answer_tokens, ready.context_tokens)
     room = min(passage_tokens, ready.context_tokens - answer_tokens - frame_tokens)
@@ -75,26 +81,36 @@ async def grounded(
             break
         tokens += cost + 1  # the line break between two passages
         kept += 1
-    segments = _render(_with_passages(messages, passages[:kept]), ready)
+    laid_out = tuple(sorted(passages[:kept], key=lambda passage: (passage.document_id, passage.chunk_id)))
+    conversation = _with_passages(messages, laid_out)
+    segments = _render(conversation, ready)
     cut: tuple[str, ...] = ()
     if kept < len(passages):
-        cut = (f"passages {kept + 1} to {len(passages)}: over the budget of {room} tokens for passages",)
+        cut = (f"passages ranked {kept + 1} to {len(passages)}: over the budget of {room} tokens for passages",)
     total = frame_tokens + tokens
     report = PromptReport(kept={"messages": len(messages), "passages": kept, "tokens": total}, cut=cut)
-    return Prompt(segments, total, kept, report)
+    return Prompt(segments, total, report, _pinned(conversation, segments), laid_out)
+
+
+def _pinned(messages: Sequence[Message], segments: Sequence[Segment]) -> int:
+    """How many segments there are to the end of the system message, which comes first if there is one."""
+    if messages[0].role != "system" or not messages[0].content.strip():
+        return 0
+    first = next(number for number, segment in enumerate(segments) if not segment.template)
+    return first + 1
 
 
 def _with_passages(messages: Sequence[Message], passages: Sequence[Passage]) -> list[Message]:
     own = [message.content for message in messages if message.role == "system"]
     turns = [message for message in messages if message.role != "system"]
-    listing = "\n".join(_numbered(i, passage) for i, passage in enumerate(passages))
+    listing = "\n".join(_numbered(number, passage) for number, passage in enumerate(passages, start=1))
     first = Message(role=turns[0].role, content=f"Passages:\n{listing}\n\nQuestion: {turns[0].content}")
     return [Message(role="system", content="\n\n".join([INSTRUCTIONS, *own])), first, *turns[1:]]
 
 
-def _numbered(index: int, passage: Passage) -> str:
+def _numbered(number: int, passage: Passage) -> str:
     place = f" ({passage.heading})" if passage.heading else ""
-    return f"[{index + 1}]{place} {passage.text.strip()}"
+    return f"[{number}]{place} {passage.text.strip()}"
 
 
 def _render(messages: Sequence[Message], ready: Ready) -> tuple[Segment, ...]:

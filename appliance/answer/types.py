@@ -9,11 +9,14 @@ from typing import Literal
 
 import msgspec
 
-from appliance.engine.protocol import Priority, Sampling
+from appliance.engine.protocol import Constraint, Priority, Sampling, TokenLogprob
 
 CacheOutcome = Literal["miss", "hit", "stale"]
 Role = Literal["system", "user", "assistant"]
 Effort = Literal["full", "fast"]
+Reason = Literal["stop", "length"]
+
+MAX_CHOICES = 8
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -27,7 +30,8 @@ class Question(msgspec.Struct, frozen=True):
     """What a client asks.
 
     `messages` ends with a user turn: the question that recall searches for. `collection` None: plain
-    generation, no documents.
+    generation, no documents. Only that may be constrained, or have several choices: an answer from documents is one
+    text with numbers in it, followed by quotations.
     """
 
     messages: tuple[Message, ...]
@@ -37,10 +41,18 @@ class Question(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
+    constraint: Constraint | None = None
+    n: int = 1  # choices: answers to the same prompt, each with a seed of its own
     priority: Priority = "interactive"
     deadline_ms: float | None = None
     effort: Effort = "full"  # "fast": excerpts without reranking or generation
     label: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n <= MAX_CHOICES:
+            raise ValueError(f"n is {self.n}, not 1 to {MAX_CHOICES}")
+        if self.collection is not None and (self.n > 1 or self.constraint is not None):
+            raise ValueError("an answer from documents has one choice and no constraint")
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -94,16 +106,19 @@ class Sources(msgspec.Struct, frozen=True, tag=True):
 
 
 class Delta(msgspec.Struct, frozen=True, tag=True):
-    """More text of the answer."""
+    """More text of a choice; none where only `logprobs` came, of tokens whose text is held back."""
 
     text: str
+    index: int = 0  # of the choice
+    logprobs: tuple[TokenLogprob, ...] = ()  # where asked for: of the tokens generated since the last event
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    """Last event of an answer that came to its end. The concatenated deltas are the whole answer."""
+    """Last event of an answer that came to its end. The concatenated deltas of a choice are the whole of it."""
 
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Reason
     report: Report
+    further: tuple[Reason, ...] = ()  # why the choices after the first ended
 
 
 Event = Sources | Delta | Finished

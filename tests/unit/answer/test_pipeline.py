@@ -3,6 +3,7 @@ which cannot be made to die, refuse or overflow at a chosen instant."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
@@ -10,9 +11,10 @@ from typing import Any, Literal
 import pytest
 
 from appliance.answer.pipeline import Answerer
+from appliance.answer.prompt import INSTRUCTIONS
 from appliance.answer.types import Delta, Event, Finished, Message, Question, Sources
 from appliance.config import AnswerSettings
-from appliance.engine.protocol import Done, Ready, Segment, Started, Token
+from appliance.engine.protocol import Constraint, Done, Ready, Sampling, Segment, Started, Token, TokenLogprob
 from appliance.errors import ApplianceError, BadRequest, EngineDied, Overloaded, PromptTooLong, Unavailable
 from appliance.retrieval.types import Passage, Scores, SearchRequest, SearchResult
 from tests.unit.answer.analysis import terms
@@ -61,23 +63,29 @@ class ScriptedGenerator:
         self.state = "ready"
         self.ready: Ready | None = Ready(1, "m", context, 8, "", "", "<|im_end|>", "b", 1.0)
         self.prompts: list[str] = []
+        self.asked: list[dict[str, Any]] = []
         self.closed = 0
         self.late = False
+        self.logprobs: tuple[TokenLogprob, ...] = ()
 
     async def count(self, texts: Sequence[str]) -> list[int]:
         return [len(text.split()) for text in texts]
 
-    async def generate(self, *, prompt: Sequence[Segment], **_: Any) -> AsyncIterator[Started | Token | Done]:
+    async def generate(self, *, prompt: Sequence[Segment], **rest: Any) -> AsyncIterator[Started | Token | Done]:
         self.prompts.append("".join(segment.text for segment in prompt))
+        self.asked.append({"prompt": prompt, **rest})
         try:
             for number, piece in enumerate(self.pieces):
                 if number == 0:
                     yield Started(1, 10, 4, 2.0)
-                yield Token(1, piece, (1,))
+                yield Token(1, piece, (1,), self.logprobs)
+                await asyncio.sleep(0)  # others have their turn
             if self.fault is not None:
                 raise self.fault
             reason: Literal["stop", "length"] = "length" if self.late else "stop"
-            yield Done(1, reason, 10, 4, len(self.pieces), 2.0, 3.0, 4.0, deadline_hit=self.late)
+            yield Done(
+                1, reason, 10, 4, len(self.pieces), 2.0, 3.0, 4.0, self.late, drafted_tokens=3, accepted_tokens=2
+            )
         finally:
             self.closed += 1
 
@@ -130,6 +138,125 @@ async def test_plain_chat_sees_no_documents() -> None:
     assert text_of(found) == "Hello."
     assert not any(isinstance(event, Sources) for event in found)
     assert "Passages" not in generator.prompts[0]
+
+
+async def test_several_choices_run_side_by_side_with_seeds_of_their_own() -> None:
+    generator = ScriptedGenerator(["a", "b", "c"])
+    question = ask("Hi", collection=None, n=3, sampling=Sampling(temperature=1.0, seed=-7))
+    *deltas, last = await events(question, generator)
+    assert isinstance(last, Finished)
+    pieces = [(delta.index, delta.text) for delta in deltas if isinstance(delta, Delta)]
+    assert pieces != sorted(pieces), "they come as they are made, not one after the other"
+    for index in range(3):
+        assert "".join(text for choice, text in pieces if choice == index) == "abc"
+    assert (last.finish_reason, last.further) == ("stop", ("stop", "stop"))
+    tokens = last.report.tokens
+    assert (tokens.prompt, tokens.cached, tokens.generated, tokens.speculated_accepted) == (10, 4, 9, 6)
+    assert last.report.timings_ms["decode"] == 4.0
+    seeds = [asked["sampling"].seed for asked in generator.asked]
+    assert seeds[0] == -7, "the first choice is what one alone would be"
+    assert len(set(seeds)) == 3
+    again = ScriptedGenerator(["a"])
+    await events(question, again)
+    assert [asked["sampling"].seed for asked in again.asked] == seeds
+
+
+async def test_without_a_seed_each_choice_gets_one_from_the_engine() -> None:
+    generator = ScriptedGenerator(["a"])
+    await events(ask("Hi", collection=None, n=2), generator)
+    assert [asked["sampling"].seed for asked in generator.asked] == [None, None]
+
+
+async def test_a_choice_that_fails_ends_the_others() -> None:
+    class Failing(ScriptedGenerator):
+        async def generate(self, **rest: Any) -> AsyncIterator[Started | Token | Done]:
+            second = len(self.asked) == 1
+            async for message in super().generate(**rest):
+                if second:
+                    raise EngineDied("The engine died.")
+                yield message
+
+    generator = Failing(["a"] * 1000)
+    with pytest.raises(EngineDied):
+        await events(ask("Hi", collection=None, n=3), generator)
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_client_that_leaves_stops_all_choices() -> None:
+    generator = ScriptedGenerator(["a"] * 1000)
+    answer = Answerer(ScriptedRecall(()), generator, ["en"], AnswerSettings()).ask(ask("Hi", collection=None, n=3))
+    async with contextlib.aclosing(answer):
+        async for event in answer:
+            if isinstance(event, Delta) and event.index == 2:
+                break
+    assert generator.closed == 3
+
+
+async def test_constraint_logprobs_and_pinned_instructions_are_passed_on() -> None:
+    generator = ScriptedGenerator(["{", "}"])
+    generator.logprobs = (TokenLogprob(5, b"{", -0.5),)
+    constraint = Constraint("json_object")
+    messages = (Message("system", "Be brief."), Message("user", "Hi"))
+    deltas = await events(ask(messages=messages, collection=None, constraint=constraint), generator)
+    assert generator.asked[0]["constraint"] == constraint
+    pinned = generator.asked[0]["prompt"][: generator.asked[0]["pinned"]]
+    assert "".join(segment.text for segment in pinned).endswith("Be brief.")
+    assert [delta.logprobs for delta in deltas if isinstance(delta, Delta)] == [generator.logprobs] * 2
+    assert generator.asked[0]["pinned"] == 2
+
+
+async def test_without_a_system_message_nothing_is_pinned() -> None:
+    generator = ScriptedGenerator(["Hello."])
+    await events(ask("Hi", collection=None), generator)
+    assert generator.asked[0]["pinned"] == 0
+
+
+@pytest.mark.parametrize("wrong", [{"n": 2}, {"n": 0}, {"constraint": Constraint("json_object")}])
+def test_an_answer_from_documents_has_one_choice_and_no_constraint(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"n is 0|one choice and no constraint"):
+        ask(**wrong)
+
+
+def ranked(*chunks: int) -> tuple[Passage, ...]:
+    """Passages best first; even chunks are of another document."""
+    scores = [0.9 - 0.1 * rank for rank in range(len(chunks))]
+    return tuple(
+        Passage(c, 2 - c % 2, f"{c}.pdf", "M", f"Pump {c} runs at {c}00 rpm.", "", c, c, s, Scores(rerank=s))
+        for c, s in zip(chunks, scores, strict=True)
+    )
+
+
+async def test_passages_are_laid_out_by_place_and_numbered_so_and_quoted_by_rank() -> None:
+    generator = ScriptedGenerator(["Pump 5 runs at 500 rpm."])
+    recall = ScriptedRecall(ranked(5, 4, 1))
+    answerer = Answerer(recall, generator, ["en"], AnswerSettings(), quotes=True)
+    found = [event async for event in answerer.ask(ask("How fast runs pump 5?"))]
+    shown = generator.prompts[0]
+    assert shown.index("[1] Pump 1") < shown.index("[2] Pump 5") < shown.index("[3] Pump 4")
+    assert isinstance(found[0], Sources)
+    assert [(source.n, source.chunk) for source in found[0].sources] == [(1, 1), (2, 5), (3, 4)]
+    assert all(f"Pump {source.chunk} " in source.quote for source in found[0].sources)
+    assert text_of(found) == "Pump 5 runs at 500 rpm. [2]\n\n“Pump 5 runs at 500 rpm.” [2]"
+
+
+async def test_the_budget_cuts_by_rank_not_by_place() -> None:
+    generator = ScriptedGenerator(["Pump 5 runs at 500 rpm."])
+    found = await events(ask("How fast runs pump 5?"), generator, ranked(5, 3, 1), passage_tokens=16)
+    assert "Pump 3" in generator.prompts[0]
+    assert "Pump 1" not in generator.prompts[0]
+    assert text_of(found).endswith("[2]")
+
+
+async def test_questions_that_find_some_of_the_same_share_the_beginning_of_their_prompts() -> None:
+    generator = ScriptedGenerator(["Pump 1 runs at 100 rpm."])
+    await events(ask("How fast runs pump 5?"), generator, ranked(5, 3, 1))
+    await events(ask("What of pump 7, and pump 1?"), generator, ranked(7, 1, 3))
+    one, other = generator.prompts
+    end = next(place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    assert one[:end].endswith("[2] Pump 3 runs at 300 rpm.\n[3] Pump ")
+    first = generator.asked[0]
+    pinned = "".join(segment.text for segment in first["prompt"][: first["pinned"]])
+    assert pinned.endswith(INSTRUCTIONS)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +361,7 @@ async def test_passages_over_the_budget_are_cut_and_named() -> None:
     last = found[-1]
     assert isinstance(last, Finished)
     assert last.report.prompt.kept["passages"] == 2
-    assert last.report.prompt.cut == ("passages 3 to 3: over the budget of 150 tokens for passages",)
+    assert last.report.prompt.cut == ("passages ranked 3 to 3: over the budget of 150 tokens for passages",)
     assert len(last.report.sources) == 2
     assert "Drain the pump" not in generator.prompts[0]
 

@@ -49,9 +49,12 @@ def test_the_best_sentence_comes_first_with_its_source() -> None:
         passage("Oil is changed every 500 hours.", 2),
     ]
     question = "What torque for the casing bolts?"
-    text = excerpts.compose(question, excerpts.best_quotes(question, found, terms), "instead")
-    assert "“The casing bolts are tightened to 45 Nm. Check for leaks.” [1]" in text
-    assert "“Oil is changed every 500 hours.” [2]" in text
+    quotes = excerpts.best_quotes(question, found, terms)
+    text = excerpts.compose(question, [(2, quotes[0]), (1, quotes[1])], "instead")
+    assert (
+        "“The casing bolts are tightened to 45 Nm. Check for leaks.” [2]\n\n“Oil is changed every 500 hours.” [1]"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_the_best_sentence_comes_first_with_its_source() -> None:
     ],
 )
 def test_the_frame_says_why_in_the_questions_language(question: str, why: excerpts.Why, said: str) -> None:
-    assert said in excerpts.compose(question, ["Text."], why)
+    assert said in excerpts.compose(question, [(1, "Text.")], why)
 
 
 def test_nothing_at_all() -> None:
@@ -91,4 +94,4 @@ def test_what_stands_on_lines_of_its_own_does_not_run_together() -> None:
 
 
 def test_when_nothing_was_found_one_quotation_is_enough() -> None:
-    assert "[2]" not in excerpts.compose("x?", ["One.", "Two."], "not_found")
+    assert "[2]" not in excerpts.compose("x?", [(1, "One."), (2, "Two.")], "not_found")
