@@ -102,6 +102,12 @@ class EngineDied(Unavailable):
     code = "engine_died"
 
 
+class Quarantined(ApplianceError):
+    """The request's content ended the engine more than once; it is not tried again."""
+
+    code, status, kind = "quarantined", 422, "invalid_request_error"
+
+
 class ModelMissing(ApplianceError):
     """A model file is not there."""
 

@@ -11,8 +11,9 @@ import logging
 import os
 import socket
 from collections import deque
+from collections.abc import Sequence
 
-from appliance.engine.process import engine_arguments, engine_command
+from appliance.engine.process import engine_arguments
 from appliance.engine.protocol import (
     PROTOCOL_VERSION,
     EngineConfig,
@@ -53,13 +54,14 @@ class EngineChild:
         self._logs = asyncio.create_task(self._read_log())
 
     @classmethod
-    async def spawn(cls, config: EngineConfig) -> EngineChild:
-        """Start a process; it is not ready yet."""
+    async def spawn(cls, command: Sequence[str], config: EngineConfig) -> EngineChild:
+        """Start a process by `command` and the arguments that tell it its socket and `config`; it is not ready yet."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
+        process = None
+        try:
+            with theirs:
                 process = await asyncio.create_subprocess_exec(
-                    *engine_command(),
+                    *command,
                     *engine_arguments(theirs.fileno(), config),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
@@ -67,10 +69,15 @@ class EngineChild:
                     pass_fds=(theirs.fileno(),),
                     env=_ENVIRONMENT | os.environ,
                 )
-            except OSError as error:
-                ours.close()
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+        except BaseException as error:  # also when it is cancelled: nothing may be left behind
+            ours.close()
+            if process is not None:
+                process.kill()
+                await process.wait()
+            if isinstance(error, OSError):
                 raise Unavailable(f"The engine process can't be started: {error}.") from error
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
+            raise
         return cls(process, reader, writer)
 
     @property
@@ -131,7 +138,14 @@ class EngineChild:
         await self.kill()
 
     async def kill(self) -> None:
-        """Kill the process if it still runs, and free everything."""
+        """Kill the process if it still runs, and free everything; also when the caller is cancelled meanwhile."""
+        ending = asyncio.create_task(self._end())
+        try:
+            await asyncio.shield(ending)
+        finally:
+            await asyncio.wait((ending,))
+
+    async def _end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             if self._process.returncode is None:
                 self._process.kill()

@@ -10,19 +10,21 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
+from msgspec.structs import replace
+
 from appliance.engine.child import EngineChild
+from appliance.engine.dispatch import Dispatch
+from appliance.engine.process import engine_command
 from appliance.engine.protocol import (
-    Cancel,
+    Constraint,
     Count,
     Counted,
     Done,
     EngineConfig,
-    Failed,
     FrameError,
-    FromEngine,
     Heartbeat,
     Priority,
     Ready,
@@ -32,7 +34,7 @@ from appliance.engine.protocol import (
     Submit,
     Token,
 )
-from appliance.errors import ApplianceError, BadRequest, EngineDied, Overloaded, PromptTooLong, Unavailable
+from appliance.errors import ApplianceError, BadRequest, BadSetting, ModelCorrupt, Unavailable
 
 __all__ = ["EngineClient", "EngineConfig", "State"]
 
@@ -44,33 +46,22 @@ RETRY_FAILED_S = 30.0
 
 _log = logging.getLogger(__name__)
 
-_Reply = Started | Token | Done
-
-
-class _Pending:
-    """One request that waits for messages; `fail` ends it from outside."""
-
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[FromEngine | ApplianceError] = asyncio.Queue()
-
-    def put(self, message: FromEngine | ApplianceError) -> None:
-        self._queue.put_nowait(message)
-
-    async def next(self) -> FromEngine:
-        """The next message. Raises what the request was failed with."""
-        message = await self._queue.get()
-        if isinstance(message, ApplianceError):
-            raise message
-        if isinstance(message, Failed):
-            raise _error(message)
-        return message
-
 
 class EngineClient:
-    """Starts, watches and restarts one engine process, and sends it requests."""
+    """Starts, watches and restarts one engine process, and sends it requests.
 
-    def __init__(self, spec: EngineConfig) -> None:
+    A request outlives the process: while the engine starts, requests wait for it; when it dies, the next one goes
+    on with every answer where it stopped. See `Suspects` for those that kill it.
+
+    Args:
+        spec: what the engine is started with.
+        command: how it is started, without its arguments; by default as part of this program.
+    """
+
+    def __init__(self, spec: EngineConfig, command: Sequence[str] = ()) -> None:
         self._spec = spec
+        self._command = tuple(command) or engine_command()
+        self._device = spec.device
         self._state: State = "stopped"
         self._changed = asyncio.Event()  # replaced at each change: whoever waits holds the old one
         self._ready: Ready | None = None
@@ -78,11 +69,10 @@ class EngineClient:
         self._restarts = 0
         self._child: EngineChild | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        self._pending: dict[int, _Pending] = {}
-        self._idle = asyncio.Event()  # nothing is pending
-        self._idle.set()
+        self._dispatch = Dispatch(spec.settings.max_queue, spec.settings.start_timeout_s)
         self._ids = itertools.count(1)
         self._reason = "The engine was not started."
+        self._degraded = ""
 
     @property
     def state(self) -> State:
@@ -105,6 +95,11 @@ class EngineClient:
         return self._restarts
 
     @property
+    def degraded(self) -> str:
+        """Why the engine does not run on the device that it was to run on; "": it does."""
+        return self._degraded
+
+    @property
     def pid(self) -> int | None:
         """Process id of the running engine."""
         return self._child.pid if self._child else None
@@ -122,7 +117,7 @@ class EngineClient:
             try:
                 await self._launch()
             except BaseException as error:
-                self._set("failed", str(error))
+                self._set("failed", f"The engine does not start: {error}")
                 raise
         self._supervisor = asyncio.create_task(self._supervise(), name="engine supervisor")
 
@@ -130,8 +125,8 @@ class EngineClient:
         """End the engine; what still runs after `grace_s` is cut off with `Unavailable`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                await self._idle.wait()
-        self._set("stopped", "The engine is stopping.")
+                await self._dispatch.idle.wait()
+        self._set("stopped", "The service is stopping.")
         if self._supervisor is not None:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -140,16 +135,15 @@ class EngineClient:
         if self._child is not None:
             child, self._child = self._child, None
             await child.stop(grace_s=1.0)
-        self._fail_all(Unavailable("The service is stopping."))
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Wait until requests can be sent. Raises `Unavailable` when that takes longer."""
-        try:
+        """Wait until the engine is ready. Raises `Unavailable` when that takes longer, or it does not start at all."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self._state != "ready":
+                while self._state in ("starting", "restarting"):
                     await self._changed.wait()
-        except TimeoutError:
-            raise Unavailable(self._reason) from None
+        if self._state != "ready":
+            raise Unavailable(self._reason)
 
     async def generate(
         self,
@@ -161,15 +155,20 @@ class EngineClient:
         priority: Priority = "interactive",
         deadline_ms: float | None = None,
         label: str = "",
+        constraint: Constraint | None = None,
+        pinned: int = 0,
     ) -> AsyncGenerator[Started | Token | Done]:
         """Generate. Closing the iterator, or cancelling the task that reads it, ends the generation.
+
+        When the engine dies meanwhile, the text goes on after a pause. `deadline_ms` counts from this call.
 
         Raises:
             PromptTooLong: prompt and answer do not fit the context; the message has the numbers.
             BadRequest: another fault of the request.
+            Quarantined: the same request killed the engine before.
             Overloaded: the queue is full, or the deadline passed before the first token.
-            EngineDied: the engine ended meanwhile; a retry will work.
-            Unavailable: the engine is not ready, or failed to compute.
+            EngineDied: the engine died of this request.
+            Unavailable: the engine does not start, was not ready in time, or failed to compute.
         """
         if not all(stop):
             raise BadRequest("A stop string must not be empty.", param="stop")
@@ -182,60 +181,64 @@ class EngineClient:
             priority=priority,
             deadline_ms=deadline_ms,
             label=label,
+            constraint=constraint,
+            pinned=pinned,
         )
-        with self._request(submit) as (child, pending):
-            ended = False
-            try:
-                while not ended:
-                    message = await pending.next()
-                    ended = isinstance(message, Done)
-                    assert isinstance(message, _Reply)  # noqa: S101
-                    yield message
-            except ApplianceError:
-                ended = True
-                raise
-            finally:
-                if not ended:
-                    child.send(Cancel(submit.id))
+        self._check_state()
+        with self._dispatch.request(submit) as request:
+            while True:
+                message = await request.next()
+                assert not isinstance(message, Counted)  # noqa: S101
+                yield message
+                if isinstance(message, Done):
+                    return
 
     async def count(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text as content. Raises `Unavailable`, `EngineDied` as `generate` does."""
-        with self._request(Count(next(self._ids), tuple(texts))) as (_, pending):
-            message = await pending.next()
+        """Tokens of each text as content. Raises `Unavailable`, `EngineDied` and `Overloaded` as `generate` does."""
+        self._check_state()
+        with self._dispatch.request(Count(next(self._ids), tuple(texts))) as request:
+            message = await request.next()
         assert isinstance(message, Counted)  # noqa: S101
         return list(message.tokens)
 
-    @contextlib.contextmanager
-    def _request(self, message: Submit | Count) -> Iterator[tuple[EngineChild, _Pending]]:
-        child = self._child
-        if child is None or self._state != "ready":
+    def _check_state(self) -> None:
+        if self._state in ("failed", "stopped"):
             raise Unavailable(self._reason)
-        pending = self._pending[message.id] = _Pending()
-        self._idle.clear()
-        try:
-            child.send(message)
-            yield child, pending
-        finally:
-            del self._pending[message.id]
-            if not self._pending:
-                self._idle.set()
 
     def _set(self, state: State, reason: str) -> None:
         self._state, self._reason = state, reason
         self._changed.set()
         self._changed = asyncio.Event()
+        if state in ("failed", "stopped"):
+            self._dispatch.fail_all(Unavailable(reason))
 
     async def _launch(self) -> None:
-        """One start; afterwards the engine is ready, or nothing of it is left."""
-        child = await EngineChild.spawn(self._spec)
+        """One start; afterwards the engine is ready, or nothing of it is left.
+
+        Where a GPU may be what fails, the CPU is tried next, and kept to when that works. No file of the model is
+        told to be damaged before: a GPU's memory that is too small looks the same.
+        """
         try:
-            self._ready = await child.become_ready(self._spec.settings.start_timeout_s)
+            child, ready = await self._spawn(self._device)
+        except (ApplianceError, FrameError, OSError) as error:
+            if self._device == "cpu" or isinstance(error, BadSetting):
+                raise
+            _log.error("the engine did not start with device %s, now with the CPU: %s", self._device, error)
+            child, ready = await self._spawn("cpu")
+            self._degraded = f"The engine runs on the CPU: it did not start with device {self._device}. {error}"
+            self._device = "cpu"
+        self._child, self._ready, self._heartbeat = child, ready, None
+        self._set("ready", "The engine is ready.")
+        _log.info("engine %d is ready: %s in %.0f ms", child.pid, ready.model, ready.load_ms)
+        self._dispatch.attach(child.send)
+
+    async def _spawn(self, device: str) -> tuple[EngineChild, Ready]:
+        child = await EngineChild.spawn(self._command, replace(self._spec, device=device))
+        try:
+            return child, await child.become_ready(self._spec.settings.start_timeout_s)
         except BaseException:
             await child.kill()
             raise
-        self._child, self._heartbeat = child, None
-        self._set("ready", "The engine is ready.")
-        _log.info("engine %d is ready: %s in %.0f ms", child.pid, self._ready.model, self._ready.load_ms)
 
     async def _supervise(self) -> None:
         deaths = 0
@@ -244,7 +247,8 @@ class EngineClient:
                 try:
                     await self._launch()
                 except (ApplianceError, FrameError, OSError) as error:
-                    deaths += 1
+                    # Another try would end the same way: only somebody who changes a file or a setting helps.
+                    deaths = GIVE_UP_AFTER if isinstance(error, ModelCorrupt | BadSetting) else deaths + 1
                     _log.error("the engine did not start (%d): %s", deaths, error)
                     if deaths >= GIVE_UP_AFTER:
                         self._set("failed", f"The engine does not start: {error}")
@@ -256,10 +260,9 @@ class EngineClient:
             why = await self._serve(child)
             self._child = None
             self._set("restarting", "The engine is restarting.")
-            lost = len(self._pending)
-            self._fail_all(EngineDied("The generation engine ended while it was answering."))
+            waiting = self._dispatch.lose_engine()
             await child.kill()
-            _log.error("engine %d %s (%s); %d requests lost", child.pid, child.end, why, lost)
+            _log.error("engine %d %s (%s); %d requests wait for the next one", child.pid, child.end, why, waiting)
             self._restarts += 1
             deaths = 1
             await asyncio.sleep(_backoff(deaths))
@@ -283,8 +286,8 @@ class EngineClient:
                 for message in messages:
                     if isinstance(message, Heartbeat):
                         self._heartbeat = message
-                    elif not isinstance(message, Ready) and (pending := self._pending.get(message.id)):
-                        pending.put(message)
+                    elif not isinstance(message, Ready):
+                        self._dispatch.receive(message)
         except FrameError as error:
             return f"sent what is no message: {error}"
         return "socket closed"
@@ -304,22 +307,6 @@ class EngineClient:
             self._silent_s += min(time.monotonic() - before, 2 * turn)
         return f"no sign of life for {limit:g} s"
 
-    def _fail_all(self, error: ApplianceError) -> None:
-        for pending in self._pending.values():
-            pending.put(error)
-
 
 def _backoff(deaths: int) -> float:
     return RETRY_FAILED_S if deaths >= GIVE_UP_AFTER else BACKOFF_S[deaths - 1]
-
-
-def _error(failed: Failed) -> ApplianceError:
-    match failed.code:
-        case "context_length_exceeded":
-            return PromptTooLong(failed.message, remedy="Shorten the prompt, or ask for fewer tokens.")
-        case "overloaded" | "deadline_exceeded":
-            return Overloaded(failed.message)
-        case "invalid_request":
-            return BadRequest(failed.message)
-        case _:
-            return Unavailable(failed.message)
