@@ -83,11 +83,12 @@ class AskController(Controller):
         if asked.stream:
             return await sse.stream(feed, AskFormat(), server.ping_interval_s)
         try:
-            text, finished = await feed.whole()
+            deltas, finished = await feed.whole()
         finally:
             await feed.close()
         report = finished.report
         headers = {"Server-Timing": extension.server_timing(report.timings_ms)}
+        text = "".join(delta.text for delta in deltas)
         return Response(Answer(text, finished.finish_reason, report), headers=headers)
 
 
@@ -98,7 +99,7 @@ def question(asked: AskRequest, request_id: str) -> Question:
         BadRequest: two different collections are named, or something that is not supported yet.
     """
     own = asked.appliance
-    extension.check(own)
+    extension.check(own, grounded=True)
     for name in ("collection", "top_k"):
         outer, inner = getattr(asked, name), getattr(own, name)
         if outer is not None and inner is not None and outer != inner:

@@ -5,23 +5,27 @@ Must not know how questions are answered.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal
 
 import msgspec
 from litestar import Controller, Request, Response, post
 
 from appliance import __version__
-from appliance.answer.types import Delta, Event, Finished, Report, Sources, TokenCounts
+from appliance.answer.types import Delta, Event, Finished, Reason, Report, Sources, TokenCounts
+from appliance.engine.protocol import TokenLogprob
+from appliance.errors import BadRequest
 from appliance.http import body, extension, sse
-from appliance.http.chat_request import ChatRequest, check_model, question
+from appliance.http.chat_request import ChatRequest, check_model, constraint_param, question
 from appliance.http.feed import Feed
 from appliance.http.given import GivenBackend, GivenLifecycle
 from appliance.http.problems import Problem
 from appliance.http.schema import json_body
 
-Reason = Literal["stop", "length"]
+UNLIKELY = -9999.0  # OpenAI's number for a token that could not come
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
@@ -39,6 +43,30 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptDetails
 
 
+class TopLogprob(msgspec.Struct, frozen=True):
+    """A token that was likely; its bytes may be a part of a character."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class ContentLogprob(msgspec.Struct, frozen=True):
+    """A token of the answer."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+    top_logprobs: list[TopLogprob]
+
+
+class Logprobs(msgspec.Struct, frozen=True):
+    """Of the tokens of a choice or chunk."""
+
+    content: list[ContentLogprob]
+    refusal: None = None
+
+
 class Reply(msgspec.Struct, frozen=True):
     """The assistant's message."""
 
@@ -48,12 +76,12 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The one choice."""
+    """A whole choice."""
 
     message: Reply
     finish_reason: Reason
     index: int = 0
-    logprobs: None = None
+    logprobs: Logprobs | None = None
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -77,12 +105,12 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ChunkChoice(msgspec.Struct, frozen=True):
-    """The one choice of a chunk."""
+    """What a chunk says of one choice."""
 
     delta: Piece
     finish_reason: Reason | None = None
     index: int = 0
-    logprobs: None = None
+    logprobs: Logprobs | None = None
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -108,32 +136,42 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class ChatFormat:
-    """Chunks: one with the role, one for each piece of text, one with the reason; then usage; then `[DONE]`."""
+    """Chunks, of each choice: one with the role, one for each piece of text, one with the reason.
+
+    Those of several choices come in between one another. Then follow usage and `[DONE]`.
+    """
 
     def __init__(self, head: Head, include_usage: bool) -> None:
         self._head = msgspec.structs.asdict(head)
         self._include_usage = include_usage
-        self._begun = False
+        self._begun: set[int] = set()
 
     def event(self, event: Event) -> bytes:
         """The chunks of an event."""
-        data = b""
-        if not self._begun:
-            self._begun = True
-            data = self._chunk(ChunkChoice(Piece(role="assistant", content="")))
         match event:
             case Sources():
-                pass  # they come with the report, in the last chunk
+                return self._begin(0)  # they come with the report, in the last chunk
             case Delta():
-                data += self._chunk(ChunkChoice(Piece(content=event.text)))
+                piece = ChunkChoice(Piece(content=event.text), index=event.index, logprobs=logprobs([event]))
+                return self._begin(event.index) + self._chunk(piece)
             case Finished():
-                choice = ChunkChoice(Piece(), finish_reason=event.finish_reason)
-                if self._include_usage:
-                    data += self._chunk(choice)
-                    data += self._chunk(None, usage=usage(event.report.tokens), appliance=event.report)
-                else:
-                    data += self._chunk(choice, appliance=event.report)
-        return data
+                return self._finish(event)
+
+    def _begin(self, index: int) -> bytes:
+        if index in self._begun:
+            return b""
+        self._begun.add(index)
+        return self._chunk(ChunkChoice(Piece(role="assistant", content=""), index=index))
+
+    def _finish(self, event: Finished) -> bytes:
+        reasons = (event.finish_reason, *event.further)
+        data = b"".join(self._begin(index) for index in range(len(reasons)))
+        *choices, last = (ChunkChoice(Piece(), reason, index) for index, reason in enumerate(reasons))
+        data += b"".join(self._chunk(choice) for choice in choices)
+        if self._include_usage:
+            data += self._chunk(last)
+            return data + self._chunk(None, usage=usage(event.report.tokens), appliance=event.report)
+        return data + self._chunk(last, appliance=event.report)
 
     def end(self) -> bytes:
         """OpenAI's mark."""
@@ -169,23 +207,64 @@ class ChatController(Controller):
         generator = backend.models()[0].id
         check_model(asked.model, generator)
         request_id = request.state.request_id
-        feed = Feed(backend.ask(question(asked, request_id)), request.receive, lifecycle)
+        events = _naming_fields(backend.ask(question(asked, request_id)), constraint_param(asked))
+        feed = Feed(events, request.receive, lifecycle)
         head = Head(f"chatcmpl-{request_id}", int(time.time()), generator, fingerprint(generator))
         if asked.stream:
             include_usage = bool(asked.stream_options and asked.stream_options.include_usage)
             return await sse.stream(feed, ChatFormat(head, include_usage), server.ping_interval_s)
         try:
-            text, finished = await feed.whole()
+            deltas, finished = await feed.whole()
         finally:
             await feed.close()
         report = finished.report
         completion = Completion(
             **msgspec.structs.asdict(head),
-            choices=[Choice(Reply(text), finished.finish_reason)],
+            choices=[
+                choice([delta for delta in deltas if delta.index == index], reason, index, bool(asked.logprobs))
+                for index, reason in enumerate((finished.finish_reason, *finished.further))
+            ],
             usage=usage(report.tokens),
             appliance=report,
         )
         return Response(completion, headers={"Server-Timing": extension.server_timing(report.timings_ms)})
+
+
+async def _naming_fields(events: AsyncGenerator[Event], constraint: str | None) -> AsyncGenerator[Event]:
+    """The events; an error of the engine about this request names the field at fault, which the engine cannot know.
+
+    What it alone can judge are the tokens in logit_bias and the constraint, if one was given in the field `constraint`.
+    """
+    async with contextlib.aclosing(events) as given:
+        try:
+            async for event in given:
+                yield event
+        except BadRequest as error:
+            if error.param is None:
+                error.param = "logit_bias" if error.message.startswith("logit_bias") else constraint
+            raise
+
+
+def choice(deltas: Sequence[Delta], reason: Reason, index: int, with_logprobs: bool) -> Choice:
+    """A whole choice from its pieces."""
+    text = "".join(delta.text for delta in deltas)
+    found = logprobs(deltas) or Logprobs([])
+    return Choice(Reply(text), reason, index, found if with_logprobs else None)
+
+
+def logprobs(deltas: Sequence[Delta]) -> Logprobs | None:
+    """OpenAI's list from ours; None where there are none."""
+    content = [_content(entry) for delta in deltas for entry in delta.logprobs]
+    return Logprobs(content) if content else None
+
+
+def _content(entry: TokenLogprob) -> ContentLogprob:
+    top = [TopLogprob(*_token(data, logprob)) for _, data, logprob in entry.top]
+    return ContentLogprob(*_token(entry.data, entry.logprob), top)
+
+
+def _token(data: bytes, logprob: float) -> tuple[str, list[int], float]:
+    return data.decode("utf-8", "replace"), list(data), max(logprob, UNLIKELY)
 
 
 def usage(tokens: TokenCounts) -> Usage:

@@ -13,14 +13,16 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from appliance.answer.types import Message, Question, Role
-from appliance.engine.protocol import Sampling
+from appliance.answer.types import MAX_CHOICES, Message, Question, Role
+from appliance.engine.protocol import Constraint, Sampling
 from appliance.errors import ApplianceError, BadRequest
 from appliance.http import extension
 from appliance.http.extension import Extension, Tokens
 
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Lookback = Annotated[int, Meta(ge=-1, le=1 << 20)]
 MAX_STOPS = 4
 MAX_BIAS = 100.0
 # Names under which the generator answers besides its own.
@@ -31,19 +33,30 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "logprobs": (False,),
     "modalities": (["text"],),
-    "n": (1,),
     "prediction": (),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "store": (False,),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
+# Fields that are parameters of `Sampling` as they are.
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "seed",
+    "top_k",
+    "min_p",
+    "repeat_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+)
 UNSUPPORTED_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "function_call": (),
@@ -59,6 +72,29 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+
+
+class TextFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    """Any text."""
+
+
+class JsonObjectFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="json_object"):
+    """Any JSON object."""
+
+
+class JsonSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schema with what only describes it. It is enforced, `strict` or not."""
+
+    schema: dict[str, Any]
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="json_schema"):
+    """JSON that a schema allows."""
+
+    json_schema: JsonSchema
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +121,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Share | None = None
     seed: Seed | None = None
     stop: str | list[str] | None = None
     max_tokens: Tokens | None = None
@@ -93,6 +129,18 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     logit_bias: dict[str, float] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+    # Not OpenAI's: llama.cpp's names and meanings.
+    top_k: Annotated[int, Meta(ge=0, le=1 << 30)] | None = None
+    min_p: Share | None = None
+    repeat_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
+    dry_multiplier: Annotated[float, Meta(ge=0, le=100)] | None = None
+    dry_base: Annotated[float, Meta(ge=1, le=100)] | None = None
+    dry_allowed_length: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
+    dry_penalty_last_n: Lookback | None = None
     appliance: Extension | None = None
     # Taken, and without effect on an answer.
     metadata: dict[str, Any] | None = None
@@ -106,16 +154,12 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     audio: Any = None
     function_call: Any = None
     functions: Any = None
-    logprobs: Any = None
     modalities: Any = None
-    n: Any = None
     prediction: Any = None
     reasoning_effort: Any = None
-    response_format: Any = None
     store: Any = None
     tool_choice: Any = None
     tools: Any = None
-    top_logprobs: Any = None
     verbosity: Any = None
     web_search_options: Any = None
 
@@ -147,7 +191,13 @@ def question(asked: ChatRequest, request_id: str) -> Question:
     for name, neutral in NEUTRAL.items():
         _refuse_unless_neutral(name, getattr(asked, name), neutral)
     own = asked.appliance or Extension()
-    extension.check(own)
+    grounded = own.collection is not None
+    extension.check(own, grounded=grounded)
+    constraint = _constraint(asked, own)
+    if grounded and constraint is not None:
+        raise extension.not_grounded("response_format")
+    if grounded and (asked.n or 1) > 1:
+        raise extension.not_grounded("n")
     if asked.stream_options is not None and not asked.stream:
         raise BadRequest("stream_options needs stream to be true.", param="stream_options")
     if not asked.messages:
@@ -160,6 +210,8 @@ def question(asked: ChatRequest, request_id: str) -> Question:
         max_tokens=_max_tokens(asked),
         sampling=_sampling(asked),
         stop=_stop(asked.stop),
+        constraint=constraint,
+        n=asked.n or 1,
         priority=own.priority,
         deadline_ms=own.deadline_ms,
         effort=own.effort,
@@ -233,15 +285,42 @@ def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
     return stops
 
 
+def constraint_param(asked: ChatRequest) -> str | None:
+    """The field that a constraint was given in."""
+    if asked.appliance is not None and asked.appliance.constraint is not None:
+        return "appliance.constraint"
+    return "response_format" if isinstance(asked.response_format, JsonObjectFormat | JsonSchemaFormat) else None
+
+
+def _constraint(asked: ChatRequest, own: Extension) -> Constraint | None:
+    wanted = extension.constraint_of(own)
+    match asked.response_format:
+        case JsonObjectFormat():
+            standard = Constraint("json_object")
+        case JsonSchemaFormat(given):
+            standard = Constraint("json_schema", msgspec.json.encode(given.schema).decode())
+        case _:
+            return wanted
+    if wanted is not None:
+        raise BadRequest(
+            "response_format and appliance.constraint are both given.",
+            remedy="Give one of them.",
+            param="response_format",
+        )
+    return standard
+
+
+def _logprobs(asked: ChatRequest) -> int | None:
+    if asked.logprobs:
+        return asked.top_logprobs or 0
+    if asked.top_logprobs:
+        raise BadRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
+    return None
+
+
 def _sampling(asked: ChatRequest) -> Sampling:
-    return Sampling(
-        temperature=asked.temperature or 0.0,
-        top_p=1.0 if asked.top_p is None else asked.top_p,
-        frequency_penalty=asked.frequency_penalty or 0.0,
-        presence_penalty=asked.presence_penalty or 0.0,
-        logit_bias=_bias(asked.logit_bias or {}),
-        seed=asked.seed,
-    )
+    given = {name: value for name in SAMPLING if (value := getattr(asked, name)) is not None}
+    return Sampling(logit_bias=_bias(asked.logit_bias or {}), logprobs=_logprobs(asked), **given)
 
 
 def _bias(given: dict[str, float]) -> dict[int, float]:

@@ -86,17 +86,17 @@ class Feed:
             except TimeoutError:
                 return None
 
-    async def whole(self) -> tuple[str, Finished]:
-        """The whole text, and the last event. Raises what `next` raises, but for `Ended`."""
-        pieces: list[str] = []
+    async def whole(self) -> tuple[list[Delta], Finished]:
+        """All pieces of the answer, and the last event. Raises what `next` raises, but for `Ended`."""
+        pieces: list[Delta] = []
         last: Event | None = None
         with contextlib.suppress(Ended):
             while True:
                 last = await self.next()
                 if isinstance(last, Delta):
-                    pieces.append(last.text)
+                    pieces.append(last)
         assert isinstance(last, Finished)  # noqa: S101  # `next` has seen to it
-        return "".join(pieces), last
+        return pieces, last
 
     async def close(self) -> None:
         """Close the generator, if it has not ended, and wait for that. May be called again."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import openai
+import pydantic
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
@@ -85,12 +87,50 @@ async def test_the_sdks_stream_helper_gathers_the_same_text(data_dir: Path) -> N
         assert again.choices[0].message.content == TEXT
 
 
+async def test_choices_and_logprobs_streamed_equal_unstreamed(data_dir: Path) -> None:
+    wanted: Any = {"model": "smol", "messages": MESSAGES, "n": 2, "logprobs": True, "top_logprobs": 2}
+    async with serving(scripted(data_dir)) as server, asynchronous(server.url) as client:
+        whole = await client.chat.completions.create(**wanted)
+        parts = [chunk.choices[0] async for chunk in await client.chat.completions.create(**wanted, stream=True)]
+    assert [choice.message.content for choice in whole.choices] == [TEXT, TEXT]
+    for choice in whole.choices:
+        own = [part for part in parts if part.index == choice.index]
+        assert "".join(part.delta.content or "" for part in own) == choice.message.content
+        assert own[-1].finish_reason == choice.finish_reason
+        assert choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        logprobs = [entry for part in own if part.logprobs for entry in part.logprobs.content or ()]
+        assert logprobs == choice.logprobs.content
+        assert logprobs[0].top_logprobs[1].logprob == -9999.0
+
+
+class Torque(pydantic.BaseModel):
+    """What the SDK makes a strict schema of."""
+
+    value: float
+    unit: str
+
+
+async def test_the_sdk_parses_what_a_schema_constrains(data_dir: Path) -> None:
+    backend = scripted(data_dir, '{"value": 45,', ' "unit": "Nm"}')
+    async with serving(backend) as server, asynchronous(server.url) as client:
+        whole = await client.chat.completions.parse(model="smol", messages=MESSAGES, response_format=Torque)
+        async with client.chat.completions.stream(model="smol", messages=MESSAGES, response_format=Torque) as stream:
+            gathered = await stream.get_final_completion()
+    for reply in (whole, gathered):
+        assert reply.choices[0].message.parsed == Torque(value=45, unit="Nm")
+    constraint = backend.asked[0].constraint
+    assert constraint is not None
+    assert constraint.kind == "json_schema"
+    assert json.loads(constraint.source)["required"] == ["value", "unit"]
+
+
 async def test_errors_become_the_sdks_own(data_dir: Path) -> None:
     async with serving(scripted(data_dir)) as server, asynchronous(server.url) as client:
         with pytest.raises(openai.NotFoundError, match="smol"):
             await client.chat.completions.create(model="gpt-9", messages=MESSAGES)
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model="smol", messages=MESSAGES, n=2)
+            await client.chat.completions.create(model="smol", messages=MESSAGES, n=2, extra_body=GROUNDED)
         assert (caught.value.param, caught.value.code, caught.value.type) == (
             "n",
             "invalid_request",

@@ -13,6 +13,7 @@ from appliance.answer.types import (
     Finished,
     PromptReport,
     Question,
+    Reason,
     Report,
     Source,
     Sources,
@@ -20,11 +21,13 @@ from appliance.answer.types import (
 )
 from appliance.config import ServerSettings, Settings
 from appliance.documents.ingest import Outcome
+from appliance.engine.protocol import TokenLogprob
 from appliance.http.ports import ComponentState, ModelInfo
 from appliance.retrieval.types import Passage, Scores, SearchRequest, SearchResult
 from appliance.store.records import Collection, Document
 
 Step = str | float | Exception  # a piece of text, seconds of silence, a failure
+LOGPROB = TokenLogprob(5, "牛".encode()[:2], -0.5, ((5, "牛".encode()[:2], -0.5), (6, b"a", float("-inf"))))
 SOURCE = Source(1, "手册.pdf", "Manual", 7, "Safety › Locks", 42, 0.9, "the quote")
 PASSAGE = Passage(42, 3, "手册.pdf", "Manual", "text\nof it", "Safety", 7, 8, 0.9, Scores(lexical=3.5, dense=0.8))
 DOCUMENT = Document(
@@ -49,7 +52,7 @@ def settings(**server: object) -> Settings:
 
 
 class ScriptedBackend:
-    """Answers every question with `script`, and keeps what it was asked."""
+    """Answers every question with `script`, each choice with the same, and keeps what it was asked."""
 
     def __init__(self, *script: Step, configured: Settings | None = None) -> None:
         self.settings = configured or Settings()
@@ -80,8 +83,9 @@ class ScriptedBackend:
                 if sources and not told:
                     told = True
                     yield Sources(sources, (), {"recall_lexical": 0.5})
-                self.made += 1
-                yield Delta(step)
+                for index in range(question.n):
+                    self.made += 1
+                    yield Delta(step, index, () if question.sampling.logprobs is None else (LOGPROB,))
             report = Report(
                 request_id=question.request_id,
                 cache="miss",
@@ -90,9 +94,10 @@ class ScriptedBackend:
                 grounded=bool(sources),
                 prompt=PromptReport(kept={"tokens": 11}),
                 timings_ms={"queue": 0.1, "total": 12.345},
-                tokens=TokenCounts(prompt=11, cached=4, generated=5),
+                tokens=TokenCounts(prompt=11, cached=4, generated=5 * question.n),
             )
-            yield Finished("stop", report)
+            further: list[Reason] = ["length"] * (question.n - 1)
+            yield Finished("stop", report, tuple(further))
         finally:
             # Closing takes a moment in the real one too: it must not be interrupted.
             await asyncio.sleep(0)

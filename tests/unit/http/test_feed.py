@@ -78,7 +78,8 @@ async def test_the_cut_leaves_an_answer_that_is_whole_already() -> None:
     await feed.next()
     await asyncio.sleep(0.01)  # the rest is buffered
     lifecycle.cut()
-    text, _ = await feed.whole()
+    deltas, _ = await feed.whole()
+    text = "".join(delta.text for delta in deltas)
     assert text == "a"
     await feed.close()
 
@@ -99,7 +100,8 @@ async def test_a_slow_reader_holds_the_generator_back() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
     assert backend.made <= BUFFERED + 1
-    text, _ = await feed.whole()
+    deltas, _ = await feed.whole()
+    text = "".join(delta.text for delta in deltas)
     assert text == "x" * 1000
     await feed.close()
 

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from appliance.answer.types import Message, Question
 from appliance.config import DocumentSettings, ServerSettings, Settings
 from appliance.documents.ingest import Outcome
-from appliance.errors import DiskFull, EngineDied, NotFound, NothingIngested, Overloaded
+from appliance.errors import BadRequest, DiskFull, EngineDied, NotFound, NothingIngested, Overloaded
 from appliance.http.app import Application, create_app
 from appliance.http.ports import ComponentState
 from appliance.retrieval.types import SearchRequest
@@ -165,6 +165,67 @@ async def test_a_chat_stream_without_usage_has_the_report_in_its_last_chunk(clie
     assert json.loads(last)["choices"][0] == {"delta": {}, "finish_reason": "stop", "index": 0, "logprobs": None}
     assert json.loads(last)["appliance"]["cache"] == "miss"
     assert "usage" not in json.loads(last)
+
+
+async def test_several_choices_streamed_and_not(client: Client) -> None:
+    whole = (await client.post("/v1/chat/completions", json={**CHAT, "n": 3})).json()
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
+    assert [choice["message"]["content"] for choice in whole["choices"]] == [TEXT] * 3
+    assert [choice["finish_reason"] for choice in whole["choices"]] == ["stop", "length", "length"]
+    assert whole["usage"]["completion_tokens"] == 15
+    reply = await client.post("/v1/chat/completions", json={**CHAT, "n": 3, "stream": True})
+    *chunks, done = [data for _, data in parse(reply.content)]
+    assert done == "[DONE]"
+    made = [json.loads(chunk)["choices"][0] for chunk in chunks]
+    assert "appliance" in json.loads(chunks[-1])
+    for index in range(3):
+        of = [choice for choice in made if choice["index"] == index]
+        assert of[0]["delta"] == {"role": "assistant", "content": ""}
+        assert "".join(choice["delta"].get("content", "") for choice in of) == TEXT
+        assert [choice["finish_reason"] for choice in of if choice["finish_reason"]] == ["length" if index else "stop"]
+    text = [choice["index"] for choice in made if choice["delta"].get("content")]
+    assert text != sorted(text), "the choices come in between one another"
+
+
+async def test_logprobs_have_openais_shape_streamed_and_not(client: Client, backend: ScriptedBackend) -> None:
+    fields = {**CHAT, "logprobs": True, "top_logprobs": 2}
+    whole = (await client.post("/v1/chat/completions", json=fields)).json()["choices"][0]["logprobs"]
+    part = {"token": "\ufffd", "bytes": [0xE7, 0x89], "logprob": -0.5}
+    never = {"token": "a", "bytes": [97], "logprob": -9999.0}
+    entry = {**part, "top_logprobs": [part, never]}
+    assert whole == {"content": [entry] * len(backend.script), "refusal": None}
+    reply = await client.post("/v1/chat/completions", json={**fields, "stream": True})
+    made = [json.loads(data)["choices"][0]["logprobs"] for _, data in parse(reply.content)[:-1]]
+    assert [entry for found in made if found for entry in found["content"]] == whole["content"]
+    backend.script = (0.0,)
+    empty = (await client.post("/v1/chat/completions", json=fields)).json()["choices"][0]["logprobs"]
+    assert empty == {"content": [], "refusal": None}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("fields", "message", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "patternProperties is not supported", "response_format"),
+        ({"appliance": {"constraint": {"kind": "regex", "pattern": "("}}}, "No regex.", "appliance.constraint"),
+        ({"response_format": {"type": "json_object"}}, "logit_bias names token 9", "logit_bias"),
+        ({}, "Something else.", None),
+    ],
+)
+async def test_what_the_engine_refuses_names_the_field(
+    stream: bool, fields: dict[str, Any], message: str, param: str | None
+) -> None:
+    app = create_app(ScriptedBackend(BadRequest(message)))
+    async with AsyncTestClient(app, base_url="http://127.0.0.1") as client:
+        reply = await client.post("/v1/chat/completions", json={**CHAT, **fields, "stream": stream})
+    assert (reply.status_code, failure(reply)["param"]) == (400, param)
+    assert message in failure(reply)["message"]
+
+
+async def test_a_question_to_documents_takes_no_constraint(client: Client) -> None:
+    own = {"constraint": {"kind": "choice", "choices": ["yes", "no"]}}
+    reply = await client.post("/v1/ask", json={"question": "x", "appliance": own})
+    assert (reply.status_code, failure(reply)["param"]) == (400, "appliance.constraint")
 
 
 @pytest.mark.parametrize("stream", [True, False])
