@@ -132,10 +132,12 @@ class EngineChild:
     async def stop(self, grace_s: float) -> None:
         """Ask the process to end; kill it after `grace_s`. Nothing is left of it afterwards."""
         self.send(Shutdown())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._process.wait()
-        await self.kill()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await self._process.wait()
+        finally:
+            await self.kill()
 
     async def kill(self) -> None:
         """Kill the process if it still runs, and free everything; also when the caller is cancelled meanwhile."""

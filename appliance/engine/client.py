@@ -43,6 +43,7 @@ State = Literal["starting", "ready", "restarting", "failed", "stopped"]
 BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 4.0)  # before the first, second, … start after a death
 GIVE_UP_AFTER = 5  # deaths without becoming ready in between
 RETRY_FAILED_S = 30.0
+LAST_WORDS_S = 0.5  # from the end of its socket to its own end; killed before, a process could not say why it ended
 
 _log = logging.getLogger(__name__)
 
@@ -261,7 +262,7 @@ class EngineClient:
             self._child = None
             self._set("restarting", "The engine is restarting.")
             waiting = self._dispatch.lose_engine()
-            await child.kill()
+            await child.stop(LAST_WORDS_S)
             _log.error("engine %d %s (%s); %d requests wait for the next one", child.pid, child.end, why, waiting)
             self._restarts += 1
             deaths = 1

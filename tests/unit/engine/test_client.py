@@ -185,7 +185,7 @@ async def test_a_second_death_alone_ends_a_request_and_refuses_it_from_then_on(b
 
 
 async def test_a_hang_is_a_death(bench: Running) -> None:
-    settings = EngineSettings(max_sequences=4, heartbeat_timeout_s=0.5)
+    settings = EngineSettings(max_sequences=4, heartbeat_timeout_s=1.0)
     async with bench(settings=settings) as b:
         beside = asyncio.create_task(b.answer("hello pause=4"))
         await until(lambda: b.log("submit"))
@@ -242,8 +242,19 @@ async def test_two_deaths_of_several_are_nobodys_fault_and_they_go_on_one_by_one
         assert len(b.log("start")) == 3
 
 
+async def test_one_that_was_answered_is_under_no_suspicion(bench: Running) -> None:
+    async with bench() as b:
+        for _ in range(3):
+            b.kill(signal.SIGSTOP)
+            answer = asyncio.create_task(b.answer("hello"))
+            await asyncio.sleep(0)  # it is sent
+            b.kill()
+            assert text(await answer) == WHOLE
+        assert b.client.restarts == 3
+
+
 async def test_a_deadly_request_that_nobody_waits_for_is_remembered(bench: Running) -> None:
-    async with bench(settings=EngineSettings(heartbeat_timeout_s=0.5)) as b:
+    async with bench(settings=EngineSettings(heartbeat_timeout_s=1.0)) as b:
         stream = b.generate("hang=1")
         await take(stream, 1)
         await until(lambda: b.log("hang"))
