@@ -203,7 +203,7 @@ class Sampler:
         def of(token: int) -> float:
             return float(raw[token]) - normaliser
 
-        best = top(raw, wanted).tolist() if wanted else []
+        best = top(raw, min(wanted, raw.size)).tolist() if wanted else []
         return TokenLogprob(token, self._piece(token), of(token), tuple((t, self._piece(t), of(t)) for t in best))
 
 

@@ -37,7 +37,8 @@ def inlined(kind: type[msgspec.Struct]) -> dict[str, Any]:
             return node
         if "$ref" in node:
             return resolve(definitions[node["$ref"].rpartition("/")[2]])
-        return {key: resolve(value) for key, value in node.items() if key != "$defs"}
+        # A discriminator maps to references; what it tells, the `enum` of the field tells too.
+        return {key: resolve(value) for key, value in node.items() if key not in ("$defs", "discriminator")}
 
     resolved: dict[str, Any] = resolve(schema)
     return resolved
