@@ -10,7 +10,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -59,6 +59,12 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_tokens: Annotated[int, Meta(ge=32, le=1 << 16)] = 512
     itl_target_ms: PositiveMs = 250.0  # between two tokens of an answer, while other prompts are read
     aging_s: PositiveS = 15.0  # a request that waited this long counts as one class higher
+    speculation: bool = True  # guess ahead from the text so far; the answer is the same
+    kv_type: Literal["f16", "q8_0"] = "f16"  # q8_0: half the memory; needs flash attention
+    host_cache_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 512 << 20  # for prefixes that left the context
+    disk_cache_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 1 << 30  # for prefixes that survive a restart
+    # One request at a time, nothing reused or guessed: the same seed gives the same text whatever else was asked.
+    deterministic: bool = False
     threads: Threads = 0  # 0: the number of cores
     max_queue: Positive = 1000
     heartbeat_timeout_s: PositiveS = 20.0  # a silent engine is killed after this

@@ -106,6 +106,8 @@ class Appliance:
                 model_name=spec.name,
                 model_context_tokens=spec.context_tokens,
                 chat_template=spec.chat_template,
+                model_sha256=spec.sha256,
+                cache_dir=str(self.settings.data_path / "prefixes"),
                 device=self.settings.models.device,
                 settings=self.settings.engine,
             )

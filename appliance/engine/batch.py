@@ -34,8 +34,8 @@ class Batch:
         self.raw.n_tokens = 0
         self.outputs.clear()
 
-    def add(self, tokens: Sequence[int], position: int, sequence: int, *, want_logits: bool) -> None:
-        """Append tokens of one sequence at positions `position…`; `want_logits` is about the last of them."""
+    def add(self, tokens: Sequence[int], position: int, sequence: int, *, outputs: int) -> None:
+        """Append tokens of one sequence at positions `position…`; the logits after the last `outputs` are wanted."""
         start = self.raw.n_tokens
         end = start + len(tokens)
         if end > self.capacity:
@@ -45,9 +45,8 @@ class Batch:
         self._logits[start:end] = 0
         for index in range(start, end):
             self._seq_id[index][0] = sequence
-        if want_logits:
-            self._logits[end - 1] = 1
-            self.outputs.append(end - 1)
+        self._logits[end - outputs : end] = 1
+        self.outputs += range(end - outputs, end)
         self.raw.n_tokens = end
 
     def close(self) -> None:

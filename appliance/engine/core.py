@@ -13,55 +13,38 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from appliance.config import EngineSettings
-from appliance.engine.llama import NO_KV_SLOT, Llama
+from appliance.engine.grammar import Grammars, UnsupportedConstraint
+from appliance.engine.llama import DRAFT_TOKENS, NO_KV_SLOT, WARM_UP_TOKENS, Llama
+from appliance.engine.pace import Pace
+from appliance.engine.persist import PrefixFiles
+from appliance.engine.policy import CLASSES, Chunk, Running, admit, plan
+from appliance.engine.prefix import PrefixCache
 from appliance.engine.protocol import (
     Cancel,
     Count,
     Counted,
-    Done,
     Failed,
     FinishReason,
     FromEngine,
     Heartbeat,
     Started,
     Submit,
-    Token,
+    TokenLogprob,
 )
+from appliance.engine.radix import common_length
 from appliance.engine.sampling import Sampler, fault_of
-from appliance.engine.scheduler import Chunk, Pace, Running, Waiting, admit, plan
+from appliance.engine.sequence import Sequence
+from appliance.engine.speculate import Drafter
 from appliance.engine.text import TextStream
 
 # No tokenizer packs this many bytes into each token of a real text: a longer prompt is refused before the
 # second that it would take to tokenize it, in which nobody else would be served.
 _MOST_BYTES_PER_TOKEN = 32
+_MOST_DRAFT = 16  # of one sequence in a step
+_QUOTED = 16  # requests of the queue whose place in the prefix cache is looked up anew in each step
+_WORTH_WAITING = 32  # tokens that another is about to compute: fewer are computed twice rather than waited for
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Sequence:
-    """One request. `tokens[:computed]` are in the KV cells of `slot`; the rest is still to be computed."""
-
-    request: Submit
-    tokens: list[int]
-    prompt_tokens: int
-    waiting: Waiting
-    arrived_s: float
-    sampler: Sampler
-    text: TextStream
-    slot: int = -1
-    computed: int = 0
-    started_s: float = 0.0  # when it left the queue first; 0: not yet
-    first_token_s: float = 0.0  # when its prompt was computed; 0: not yet
-    unsent: list[int] = field(default_factory=list)  # tokens since the last `Token` message
-
-    @property
-    def generated(self) -> int:
-        return len(self.tokens) - self.prompt_tokens
-
-    def running(self) -> Running:
-        pending = len(self.tokens) - self.computed
-        return Running(self.request.id, pending, decoding=self.generated > 0 and pending == 1)
 
 
 @dataclass(slots=True)
@@ -79,14 +62,24 @@ class Core:
 
     llama: Llama
     settings: EngineSettings
+    files: PrefixFiles | None = None  # prefixes that survive a restart
     times: StepTimes = field(default_factory=StepTimes)
 
     def __post_init__(self) -> None:
-        self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
-        self._running: OrderedDict[int, _Sequence] = OrderedDict()  # in order of admission
+        settings = self.settings
+        self._waiting: OrderedDict[int, Sequence] = OrderedDict()
+        self._running: OrderedDict[int, Sequence] = OrderedDict()  # in order of admission
         self._free_slots = list(range(self.llama.max_sequences))[::-1]
-        self._pace = Pace(self.settings.batch_tokens)
+        ids = () if settings.deterministic else self.llama.prefix_sequences
+        self.cache = PrefixCache(self.llama, self.llama.kv_tokens, ids, settings.host_cache_bytes)
+        warm = (WARM_UP_TOKENS, self.llama.warm_up_s)
+        self._pace = Pace(settings.batch_tokens, settings.itl_target_ms / 1000, warm=warm)
+        self._grammars = Grammars(self.llama)
         self._out: list[FromEngine] = []
+        if self.files is not None:
+            for saved in self.files.load():
+                header = saved.header
+                self.cache.adopt(header.label, header.tokens, saved, pinned=header.pinned)
         self._closed = False  # to admission, after llama.cpp found no room: until a sequence ends
 
     @property
@@ -100,47 +93,80 @@ class Core:
         return out
 
     def heartbeat(self) -> Heartbeat:
-        """The state, with the KV cells as llama.cpp itself counts them."""
-        used = sum(self.llama.used(slot) for slot in range(self.llama.max_sequences))
-        return Heartbeat(len(self._running), len(self._waiting), used, self.llama.kv_tokens)
+        """The state of the queue and of the KV cells."""
+        own = sum(s.computed - s.lease.shared for s in self._running.values() if s.lease)
+        cached = self.cache.cached_cells
+        return Heartbeat(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            kv_used_tokens=own + cached,
+            kv_total_tokens=self.llama.kv_tokens,
+            kv_cached_tokens=cached,
+            host_cache_bytes=self.cache.host_bytes,
+        )
 
     def submit(self, request: Submit) -> None:
         """Queue a request, or answer `Failed` at once."""
+        if fault := self._fault(request):
+            return self._refuse(request.id, *fault)
+        prompt = self.llama.tokenize_prompt(request.prompt)
         limit = self.llama.context_tokens
-        if request.id in self._waiting or request.id in self._running:
-            return self._refuse(request.id, "invalid_request", f"Request id {request.id} is in use.")
-        queued = len(self._waiting)
-        if queued >= self.settings.max_queue:
-            return self._refuse(request.id, "overloaded", f"{queued} requests are waiting already.")
-        if request.max_tokens < 1:
-            return self._refuse(request.id, "invalid_request", "max_tokens must be at least 1.")
-        if fault := fault_of(request.sampling, self.llama.n_vocab):
-            return self._refuse(request.id, "invalid_request", fault)
-        size = sum(len(segment.text.encode("utf-8", "replace")) for segment in request.prompt)
-        if size > limit * _MOST_BYTES_PER_TOKEN:
-            message = f"A prompt of {size} bytes is too long: the context holds {limit} tokens."
-            return self._refuse(request.id, "context_length_exceeded", message)
-        tokens = self.llama.tokenize_prompt(request.prompt)
-        if not tokens:
+        if not prompt:
             return self._refuse(request.id, "invalid_request", "The prompt is empty.")
-        cells = len(tokens) + request.max_tokens
+        cells = len(prompt) + request.max_tokens
         if cells > limit:
             message = (
-                f"The prompt has {len(tokens)} tokens and {request.max_tokens} more are asked for: "
+                f"The prompt has {len(prompt)} tokens and {request.max_tokens} more are asked for: "
                 f"{cells} in all, but the context holds {limit}."
             )
             return self._refuse(request.id, "context_length_exceeded", message)
+        tokens = [*prompt, *request.generated]
+        try:
+            matcher = self._grammars.matcher(request.constraint) if request.constraint else None
+            sampler = Sampler(self.llama, request.sampling, tokens, len(prompt), matcher)
+        except (UnsupportedConstraint, ArithmeticError) as error:
+            return self._refuse(request.id, "invalid_request", str(error))
+        text = TextStream(request.stop)
+        for token in request.generated:
+            text.feed(self.llama.piece(token))  # it was sent by an earlier engine
+        speculates = self.settings.speculation and not self.settings.deterministic
         now = time.monotonic()
-        deadline = math.inf if request.deadline_ms is None else now + request.deadline_ms / 1000
-        self._waiting[request.id] = _Sequence(
+        sequence = Sequence(
             request=request,
             tokens=tokens,
-            prompt_tokens=len(tokens),
-            waiting=Waiting(request.id, cells, deadline),
+            prompt_tokens=len(prompt),
+            pinned_tokens=len(self.llama.tokenize_prompt(request.prompt[: request.pinned])) if request.pinned else 0,
             arrived_s=now,
-            sampler=Sampler(self.llama, request.sampling, tokens),
-            text=TextStream(request.stop),
+            deadline_s=math.inf if request.deadline_ms is None else now + request.deadline_ms / 1000,
+            sampler=sampler,
+            matcher=matcher,
+            text=text,
+            drafter=Drafter(tokens, _MOST_DRAFT) if speculates else None,
         )
+        self._waiting[request.id] = sequence
+        if text.stopped:  # the earlier engine ended before it could say so
+            self._finish(sequence, "stop")
+        elif sequence.generated >= request.max_tokens:
+            self._finish(sequence, "length")
+
+    def _fault(self, request: Submit) -> tuple[str, str] | None:
+        """Code and message of what is wrong with a request before it is tokenized."""
+        queued = len(self._waiting)
+        if request.id in self._waiting or request.id in self._running:
+            return "invalid_request", f"Request id {request.id} is in use."
+        if queued >= self.settings.max_queue:
+            return "overloaded", f"{queued} requests are waiting already."
+        if request.max_tokens < 1:
+            return "invalid_request", "max_tokens must be at least 1."
+        if fault := fault_of(request.sampling, self.llama.n_vocab):
+            return "invalid_request", fault
+        if not all(0 <= token < self.llama.n_vocab for token in request.generated):
+            return "invalid_request", "A generated token is not of this model."
+        size = sum(len(segment.text.encode("utf-8", "replace")) for segment in request.prompt)
+        if size > self.llama.context_tokens * _MOST_BYTES_PER_TOKEN:
+            message = f"A prompt of {size} bytes is too long: the context holds {self.llama.context_tokens} tokens."
+            return "context_length_exceeded", message
+        return None
 
     def cancel(self, message: Cancel) -> None:
         """End a request at once. One that has ended already is not known any more: nothing to do."""
@@ -160,15 +186,16 @@ class Core:
         self._admit(begin)
         if not self._running:
             return
-        chunks = plan([sequence.running() for sequence in self._running.values()], self._pace.budget_tokens)
+        self._draft()
+        chunks = self._plan()
         wanted = self._fill(chunks)
         decode_begin = time.monotonic()
         code = self.llama.decode()
+        if code == 0 and wanted:
+            self.llama.logits()  # waits for the device
         decode_s = time.monotonic() - decode_begin
         if code == 0:
-            self._pace.observe(sum(chunk.tokens for chunk in chunks), decode_s)
-            for chunk in chunks:
-                self._running[chunk.id].computed += chunk.tokens
+            self._computed(chunks, decode_s)
             self._choose(wanted)
         else:
             self._recover(code, chunks)
@@ -176,118 +203,233 @@ class Core:
         self.times.decode_s += decode_s
         self.times.total_s += time.monotonic() - begin
 
+    def close(self) -> None:
+        """Give up all that is held: requests without an answer, cached prefixes, the thread that writes files."""
+        for sequence in [*self._running.values(), *self._waiting.values()]:
+            self._release(sequence)
+        self.cache.clear()
+        if self.files is not None:
+            self.files.close()
+            self.files = None
+
+    def idle(self) -> None:
+        """Use a moment in which nothing is asked: hand one prefix that is worth it to the disk."""
+        if self.files is None or (found := self.cache.to_keep()) is None:
+            return
+        label, node, data = found
+        node.kept = self.files.write(label, self.cache.path_tokens(node), node.start, data, pinned=node.pinned)
+
     def check_integrity(self) -> None:
         """Raise `AssertionError` unless slots and cells are held by running sequences, and only by them."""
-        held = {sequence.slot: sequence.computed for sequence in self._running.values()}
-        assert len(held) == len(self._running), "two sequences in one slot"  # noqa: S101
+        held = {s.lease.slot: s.computed for s in self._running.values() if s.lease}
+        assert len(held) == len(self._running), "two sequences in one slot, or none"  # noqa: S101
         assert sorted([*held, *self._free_slots]) == list(range(self.llama.max_sequences)), "a slot is lost"  # noqa: S101
         for slot in range(self.llama.max_sequences):
             used = self.llama.used(slot)
             assert used == held.get(slot, 0), f"slot {slot} holds {used} cells, not {held.get(slot, 0)}"  # noqa: S101
-        claimed = sum(sequence.waiting.cells for sequence in self._running.values())
-        assert claimed <= self.llama.kv_tokens, "more cells are promised than there are"  # noqa: S101
-        for sequence in self._waiting.values():
-            assert sequence.slot == -1 and sequence.computed == 0, "a waiting request holds cells"  # noqa: S101
+        nodes = {node.sequence: node.end for _, node in self.cache.nodes() if node.in_context}
+        for sequence in self.llama.prefix_sequences:
+            used = self.llama.used(sequence)
+            assert used == nodes.get(sequence, 0), f"prefix {sequence} ends at {used}"  # noqa: S101
+        assert self.cache.free_cells >= 0, "more cells are promised than there are"  # noqa: S101
+        for waiting in self._waiting.values():
+            assert waiting.lease is None and waiting.computed == 0, "a waiting request holds cells"  # noqa: S101
 
     def _apply_deadlines(self, now: float) -> None:
-        for sequence in [s for s in self._running.values() if now >= s.waiting.deadline_s]:
+        for sequence in [s for s in self._running.values() if now >= s.deadline_s]:
             self._expire(sequence, now)
 
     def _admit(self, now: float) -> None:
         if not self._waiting or (self._closed and self._running):
             return
-        claimed = sum(sequence.waiting.cells for sequence in self._running.values())
+        waiting = []
+        for number, sequence in enumerate(self._waiting.values()):
+            need, cached = sequence.cells, 0
+            if number < _QUOTED and self._free_slots:
+                need, cached = self.cache.quote(sequence.request.label, sequence.tokens, sequence.cells)
+            waiting.append(sequence.waiting(need, len(sequence.tokens) - cached))
         decision = admit(
             now,
-            [sequence.waiting for sequence in self._waiting.values()],
+            waiting,
+            [self._seen(sequence) for sequence in self._running.values()],
             free_sequences=len(self._free_slots),
-            free_cells=self.llama.kv_tokens - claimed,
+            free_cells=self.cache.room(),
+            aging_s=self.settings.aging_s,
+            pace=self._pace,
         )
         for request_id in decision.expired:
             self._expire(self._waiting[request_id], now)
+        for refusal in decision.refused:
+            deadline = self._waiting[refusal.id].request.deadline_ms
+            message = (
+                f"The deadline of {deadline:g} ms cannot be met: "
+                f"reading the prompt takes about {refusal.estimate_s * 1000:.0f} ms."
+            )
+            self._fail(self._waiting[refusal.id], "deadline_exceeded", message)
+        for request_id in decision.preempt:
+            self._preempt(self._running[request_id])
         for request_id in decision.admit:
-            sequence = self._waiting.pop(request_id)
-            sequence.slot = self._free_slots.pop()
-            self._running[request_id] = sequence
-            if not sequence.started_s:  # a preempted one has told its start before
-                sequence.started_s = now
-                queue_ms = (now - sequence.arrived_s) * 1000
-                self._out.append(Started(request_id, sequence.prompt_tokens, 0, queue_ms))
+            self._start(self._waiting[request_id], now)
 
-    def _fill(self, chunks: Iterable[Chunk]) -> list[_Sequence]:
+    def _start(self, sequence: Sequence, now: float) -> None:
+        request = sequence.request
+        lease = self.cache.acquire(request.label, sequence.tokens, sequence.cells, self._free_slots[-1])
+        if lease is None:  # what it shares is smaller than it seemed: the next step decides anew
+            return
+        self._free_slots.pop()
+        del self._waiting[request.id]
+        self._running[request.id] = sequence
+        sequence.lease = lease
+        sequence.computed = lease.shared
+        sequence.admitted_s = now
+        if sequence.cached_tokens < 0:  # a preempted one has told its start before
+            sequence.started_s = now
+            sequence.cached_tokens = min(lease.shared, sequence.prompt_tokens)
+            queue_ms = (now - sequence.arrived_s) * 1000
+            self._out.append(Started(request.id, sequence.prompt_tokens, sequence.cached_tokens, queue_ms))
+
+    def _draft(self) -> None:
+        """Guess what decoding sequences will say next, as far as that pays."""
+        room = DRAFT_TOKENS
+        marginal = self._pace.marginal(sum(sequence.decoding for sequence in self._running.values()))
+        for sequence in self._running.values():
+            sequence.drafts = []
+            if sequence.drafter is None or not sequence.decoding or room == 0:
+                continue
+            most = min(room, _MOST_DRAFT, sequence.request.max_tokens - sequence.generated - 1)
+            if most < 1:
+                continue
+            drafts = sequence.matcher.forced(most) if sequence.matcher else []
+            sequence.forced = bool(drafts)
+            sequence.drafts = drafts or sequence.drafter.draft(marginal)[:most]
+            room -= len(sequence.drafts)
+
+    def _plan(self) -> list[Chunk]:
+        """Who computes what: a prompt that begins as one before it in the batch waits for the part they share."""
+        reading = sorted((s for s in self._running.values() if not s.decoding), key=_reading_order)
+        for sequence in reading:
+            assert sequence.lease is not None  # noqa: S101
+            if len(reading) > 1 and sequence.lease.shared == sequence.computed:
+                sequence.computed = self.cache.advance(sequence.lease, sequence.tokens)
+        followers = {b.request.id for place, b in enumerate(reading) if any(self._leads(a, b) for a in reading[:place])}
+        active = [self._seen(s) for s in self._running.values() if s.request.id not in followers]
+        decodes = sum(sequence.decoding for sequence in active)
+        return plan(active, self._pace.budget(decodes), self.llama.batch.capacity)
+
+    def _leads(self, first: Sequence, second: Sequence) -> bool:
+        """Whether `first` is about to compute enough of what `second` needs next."""
+        if first.request.label != second.request.label:
+            return False
+        common = second.common.get(first.request.id)
+        if common is None:
+            common = common_length(first.tokens, 0, second.tokens, 0, len(second.tokens))
+            second.common[first.request.id] = common
+        return min(common, len(second.tokens) - 1) - max(first.computed, second.computed) >= _WORTH_WAITING
+
+    def _fill(self, chunks: Iterable[Chunk]) -> list[Sequence]:
         """Lay out the batch; return the sequences whose next token it decides, in order of its outputs."""
         batch = self.llama.batch
         batch.clear()
         wanted = []
         for chunk in chunks:
             sequence = self._running[chunk.id]
-            end = sequence.computed + chunk.tokens
-            last = end == len(sequence.tokens)
-            tokens = sequence.tokens[sequence.computed : end]
-            batch.add(tokens, sequence.computed, sequence.slot, want_logits=last)
-            if last:
+            assert sequence.lease is not None  # noqa: S101
+            begin, end = sequence.computed, sequence.computed + chunk.tokens
+            known = len(sequence.tokens)
+            sequence.drafts = sequence.drafts[: max(0, end - known)]
+            tokens = sequence.tokens[begin:end] + sequence.drafts
+            outputs = len(sequence.drafts) + 1 if end >= known else 0
+            batch.add(tokens, begin, sequence.lease.slot, outputs=outputs)
+            if outputs:
                 wanted.append(sequence)
         return wanted
 
-    def _choose(self, wanted: list[_Sequence]) -> None:
+    def _computed(self, chunks: Iterable[Chunk], decode_s: float) -> None:
+        """The batch is in the KV cells: what of it are prompts can be shared from now on."""
+        decode_tokens = prefill_tokens = 0
+        for chunk in chunks:
+            sequence = self._running[chunk.id]
+            assert sequence.lease is not None  # noqa: S101
+            if sequence.decoding:
+                decode_tokens += chunk.tokens
+                sequence.computed += 1
+                continue
+            prefill_tokens += chunk.tokens
+            sequence.computed += chunk.tokens
+            self.cache.extend(sequence.lease, sequence.tokens, sequence.computed)
+            pinned = sequence.pinned_tokens
+            if pinned and sequence.computed >= pinned > sequence.computed - chunk.tokens:
+                self.cache.pin(sequence.lease, pinned)
+        self._pace.observe(decode_tokens, prefill_tokens, decode_s)
+
+    def _choose(self, wanted: list[Sequence]) -> None:
         if not wanted:
             return
         logits = self.llama.logits()
         now = time.monotonic()
-        for row, (position, sequence) in enumerate(zip(self.llama.batch.outputs, wanted, strict=True)):
+        row = 0
+        for sequence in wanted:
             if not sequence.first_token_s:
                 sequence.first_token_s = now
+            drafts, sequence.drafts = sequence.drafts, []
+            rows = range(row, row + len(drafts) + 1)
+            row = rows.stop
+            sequence.drafted += len(drafts)
+            accepted = 0
             try:
-                token = sequence.sampler.choose(position, logits[row])
+                for place, output in enumerate(rows):
+                    chosen = sequence.sampler.choose(logits[output])
+                    right = place < len(drafts) and chosen.token == drafts[place]
+                    ended = self._advance(sequence, chosen.token, chosen.logprob, computed=right)
+                    accepted += right
+                    if ended or not right:
+                        break
             except ArithmeticError as error:
                 self._fail(sequence, "engine_error", f"Generation failed: {error}.")
                 continue
-            self._advance(sequence, token)
+            sequence.accepted += accepted
+            if drafts and not sequence.forced and sequence.drafter is not None:
+                sequence.drafter.verified(len(drafts), accepted)
+            if sequence.lease is not None and accepted < len(drafts):
+                self.llama.remove(sequence.lease.slot, sequence.computed, -1)
 
-    def _advance(self, sequence: _Sequence, token: int) -> None:
+    def _advance(self, sequence: Sequence, token: int, logprob: TokenLogprob | None, *, computed: bool) -> bool:
+        """The text goes on with `token`, whose KV is `computed` already if it was guessed. Returns whether it ends."""
         if self.llama.is_end(token):
             self._finish(sequence, "stop")
-            return
+            return True
         sequence.tokens.append(token)
+        sequence.computed += computed
         sequence.unsent.append(token)
-        self._say(sequence, sequence.text.feed(self.llama.piece(token)))
+        if logprob is not None:
+            sequence.logprobs.append(logprob)
+        if sequence.drafter is not None:
+            sequence.drafter.extend([token])
+        text = sequence.text.feed(self.llama.piece(token))
+        if text:
+            self._out.append(sequence.token_message(text))
         if sequence.text.stopped:
             self._finish(sequence, "stop")
-        elif sequence.generated >= sequence.request.max_tokens:
+            return True
+        if sequence.generated >= sequence.request.max_tokens:
             self._finish(sequence, "length")
+            return True
+        return False
 
-    def _say(self, sequence: _Sequence, text: str) -> None:
-        if text:
-            self._out.append(Token(sequence.request.id, text, tuple(sequence.unsent)))
-            sequence.unsent.clear()
-
-    def _finish(self, sequence: _Sequence, reason: FinishReason, *, deadline_hit: bool = False) -> None:
-        now = time.monotonic()
+    def _finish(self, sequence: Sequence, reason: FinishReason, *, deadline_hit: bool = False) -> None:
         if reason != "cancelled":
-            self._say(sequence, sequence.text.finish())
+            text = sequence.text.finish()
+            if text or sequence.logprobs:
+                self._out.append(sequence.token_message(text))
         self._release(sequence)
-        started = sequence.started_s or now
-        prefilled = sequence.first_token_s or now
-        self._out.append(
-            Done(
-                id=sequence.request.id,
-                finish_reason=reason,
-                prompt_tokens=sequence.prompt_tokens,
-                cached_tokens=0,
-                generated_tokens=sequence.generated,
-                queue_ms=(started - sequence.arrived_s) * 1000,
-                prefill_ms=(prefilled - started) * 1000,
-                decode_ms=(now - prefilled) * 1000,
-                deadline_hit=deadline_hit,
-            )
-        )
+        self._out.append(sequence.done_message(reason, time.monotonic(), deadline_hit=deadline_hit))
 
-    def _expire(self, sequence: _Sequence, now: float) -> None:
+    def _expire(self, sequence: Sequence, now: float) -> None:
         if sequence.generated:
             self._finish(sequence, "length", deadline_hit=True)
             return
         waited = round((now - sequence.arrived_s) * 1000)
-        doing = "being read" if sequence.slot >= 0 else "waiting"
+        doing = "being read" if sequence.lease else "waiting"
         deadline = f"The deadline of {sequence.request.deadline_ms:g} ms passed"
         message = f"{deadline}: the request was {doing} for {waited} ms."
         self._fail(sequence, "deadline_exceeded", message)
@@ -295,25 +437,31 @@ class Core:
     def _refuse(self, request_id: int, code: str, message: str) -> None:
         self._out.append(Failed(request_id, code, message))
 
-    def _fail(self, sequence: _Sequence, code: str, message: str) -> None:
-        self._release(sequence)
+    def _fail(self, sequence: Sequence, code: str, message: str) -> None:
+        self._release(sequence, keep=code != "engine_error")
         self._refuse(sequence.request.id, code, message)
 
-    def _release(self, sequence: _Sequence) -> None:
-        """Take a request out of everything it may be in; free all it holds."""
+    def _release(self, sequence: Sequence, *, keep: bool = True) -> None:
+        """Take a request out of everything it may be in; what it computed stays in the prefix cache if `keep`."""
         self._waiting.pop(sequence.request.id, None)
-        if sequence.slot >= 0:
-            self._vacate(sequence)
+        if sequence.lease is not None:
+            self._vacate(sequence, keep=keep)
             self._closed = False
-        sequence.sampler.close()
 
-    def _vacate(self, sequence: _Sequence) -> None:
-        """Take a sequence out of the batch and free its cells; it keeps its tokens, none of them computed."""
+    def _vacate(self, sequence: Sequence, *, keep: bool) -> None:
+        """Take a sequence out of the batch and free its slot; it keeps its tokens."""
+        lease = sequence.lease
+        assert lease is not None  # noqa: S101
         del self._running[sequence.request.id]
-        self.llama.truncate(sequence.slot, 0)
-        self._free_slots.append(sequence.slot)
-        sequence.slot = -1
+        if keep:
+            self.cache.extend(lease, sequence.tokens, sequence.computed)
+            self.cache.release(lease)
+        else:
+            self.cache.drop(lease)
+        self._free_slots.append(lease.slot)
+        sequence.lease = None
         sequence.computed = 0
+        sequence.drafts = []
 
     def _recover(self, code: int, chunks: list[Chunk]) -> None:
         """A batch was not computed. No room: the youngest sequence is queued again. Else: all of it fail."""
@@ -321,15 +469,26 @@ class Core:
         in_batch = [self._running[chunk.id] for chunk in chunks]
         if code == NO_KV_SLOT and len(self._running) > 1:
             for sequence in in_batch:
-                self.llama.truncate(sequence.slot, sequence.computed)
+                assert sequence.lease is not None  # noqa: S101
+                self.llama.remove(sequence.lease.slot, sequence.computed, -1)
+                sequence.drafts = []
             self._preempt(next(reversed(self._running.values())))
+            self._closed = True
             return
         for sequence in in_batch:
             self._fail(sequence, "engine_error", f"The model could not compute this request ({code}).")
 
-    def _preempt(self, sequence: _Sequence) -> None:
-        """Back to the head of the queue; its tokens stay and are computed again later."""
-        self._vacate(sequence)
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the queue; what was computed stays in the prefix cache, in or outside the context, as others do."""
+        self._vacate(sequence, keep=True)
+        sequence.preempted += 1
         self._waiting[sequence.request.id] = sequence
-        self._waiting.move_to_end(sequence.request.id, last=False)
-        self._closed = True
+
+    def _seen(self, sequence: Sequence) -> Running:
+        """What the policy sees of a sequence in the batch."""
+        assert sequence.lease is not None  # noqa: S101
+        return sequence.running(self.cache.freed(sequence.lease))
+
+
+def _reading_order(sequence: Sequence) -> tuple[int, float, float]:
+    return CLASSES.index(sequence.request.priority), sequence.deadline_s, sequence.admitted_s

@@ -9,6 +9,7 @@ import ctypes
 import functools
 import logging
 import os
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,10 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from appliance.engine.batch import Batch
+from appliance.engine.policy import MIN_PREFILL_TOKENS
 from appliance.engine.protocol import EngineConfig, Segment
-from appliance.engine.scheduler import MIN_PREFILL_TOKENS
 from appliance.errors import BadSetting, ModelCorrupt, Unavailable
 
+DRAFT_TOKENS = 32  # guessed ahead in one step, by all sequences together; at most `PREFIXES`
+WARM_UP_TOKENS = 16
+PREFIXES = 128  # ranges that the prefix cache may hold in the context at once; llama.cpp knows 256 sequences
 NO_KV_SLOT = 1  # a return code of `Llama.decode`; below 0: the batch is lost
 
 _log = logging.getLogger(__name__)
@@ -62,7 +66,8 @@ class Llama:
         self._vocab: Any = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         trained = config.model_context_tokens or llama_cpp.llama_model_n_ctx_train(self._model)
-        self.max_sequences = settings.max_sequences
+        self.max_sequences = 1 if settings.deterministic else settings.max_sequences
+        self.prefix_sequences = range(self.max_sequences, self.max_sequences + PREFIXES)
         params = self._context_params(config, gpu=gpu)
         self._ctx: Any = llama_cpp.llama_init_from_model(self._model, params)
         if not self._ctx:
@@ -83,12 +88,16 @@ class Llama:
         settings = config.settings
         params = self._api.llama_context_default_params()
         params.n_ctx = settings.kv_tokens
-        params.n_seq_max = settings.max_sequences
+        params.n_seq_max = self.prefix_sequences.stop
         params.kv_unified = True
         params.swa_full = True  # a sliding-window cache could not be cut back or shared
-        params.n_batch = max(settings.batch_tokens, settings.max_sequences + MIN_PREFILL_TOKENS)
+        params.n_batch = max(settings.batch_tokens, self.max_sequences + MIN_PREFILL_TOKENS) + DRAFT_TOKENS
         params.n_ubatch = min(params.n_batch, 512)
-        params.n_outputs_max = settings.max_sequences  # one choice of a token for each sequence and step
+        params.n_outputs_max = params.n_seq_max  # llama.cpp reserves as many anyway, and needs no more
+        kv_type = getattr(self._api, f"GGML_TYPE_{settings.kv_type.upper()}")
+        params.type_k = params.type_v = kv_type
+        if settings.kv_type != "f16":
+            params.flash_attn_type = self._api.LLAMA_FLASH_ATTN_TYPE_ENABLED
         threads = settings.threads or len(os.sched_getaffinity(0))
         params.n_threads = params.n_threads_batch = threads
         params.offload_kqv = params.op_offload = gpu
@@ -163,12 +172,31 @@ class Llama:
         pointer = self._api.llama_get_logits(self._ctx)
         return np.ctypeslib.as_array(pointer, (len(self.batch.outputs), self.n_vocab))
 
-    def truncate(self, sequence: int, length: int) -> None:
-        """Free the cells of a sequence from position `length` on."""
-        self._api.llama_memory_seq_rm(self._memory, sequence, length, -1)
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Have `target` see the cells of `source` at positions `[start, end)` too; nothing is computed or moved."""
+        self._api.llama_memory_seq_cp(self._memory, source, target, start, end)
+
+    def remove(self, sequence: int, start: int, end: int) -> None:
+        """Take the cells at positions `[start, end)` from a sequence; `end` -1: all from `start` on."""
+        self._api.llama_memory_seq_rm(self._memory, sequence, start, end)
+
+    def save(self, sequence: int) -> bytes:
+        """The KV of all cells of a sequence, as this build of llama.cpp lays it out."""
+        size = self._api.llama_state_seq_get_size(self._ctx, sequence)
+        buffer = (ctypes.c_uint8 * size)()
+        written = self._api.llama_state_seq_get_data(self._ctx, buffer, size, sequence)
+        return bytes(memoryview(buffer)[:written])
+
+    def load(self, sequence: int, data: bytes) -> bool:
+        """Put what `save` gave into an empty sequence; False, and the sequence is empty, where that fails."""
+        buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
+        done = bool(self._api.llama_state_seq_set_data(self._ctx, buffer, len(data), sequence))
+        if not done:
+            self.remove(sequence, 0, -1)
+        return done
 
     def used(self, sequence: int) -> int:
-        """Cells that a sequence holds, as llama.cpp itself counts them."""
+        """The position after the last cell that a sequence sees, as llama.cpp itself knows it; 0: it sees none."""
         last: int = self._api.llama_memory_seq_pos_max(self._memory, sequence)
         return last + 1
 
@@ -201,12 +229,20 @@ class Llama:
             room = -size
 
     def _warm_up(self) -> None:
-        """One token through the whole model: pages are read, buffers allocated; nothing of it stays."""
-        self.batch.clear()
-        self.batch.add([max(self._api.llama_vocab_bos(self._vocab), 0)], 0, 0, want_logits=True)
-        if self.decode() != 0:
-            raise Unavailable("The model was loaded, but it can't compute.", remedy="See the engine's log.")
-        self._api.llama_memory_clear(self._memory, True)
+        """One small batch through the whole model: pages are read, buffers allocated; nothing of it stays.
+
+        The second of two is timed: how long it took tells how much of a prompt fits a step.
+        """
+        bos = max(self._api.llama_vocab_bos(self._vocab), 0)
+        for _ in range(2):
+            self.batch.clear()
+            self.batch.add([bos] * WARM_UP_TOKENS, 0, 0, outputs=1)
+            begin = time.monotonic()
+            if self.decode() != 0:
+                raise Unavailable("The model was loaded, but it can't compute.", remedy="See the engine's log.")
+            self.logits()
+            self.warm_up_s = time.monotonic() - begin
+            self._api.llama_memory_clear(self._memory, True)
 
 
 @functools.cache  # llama.cpp calls it for as long as the process lives, also after a model was closed

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from appliance.engine.radix import KV, NO_SEQUENCE, InMemory, Node, Saved, common_length
 
 WORTH_SAVING_TOKENS = 16  # a shorter range is computed again sooner than it is copied
+WORTH_KEEPING_HITS = 2  # requests that found a range again: it goes to the disk, if there is one
 PIN_SHARE = 4  # of all cells, and of all sequence ids, one in so many may be pinned
 
 
@@ -235,6 +236,15 @@ class PrefixCache:
             for step in path:
                 self._set_pinned(step)
 
+    def clear(self) -> None:
+        """Forget everything. No lease may be open."""
+        for _, node in list(self.nodes()):
+            if node.in_context:
+                self._leave(node)
+            self._let_go(node)
+        self._roots.clear()
+        self._pinned = self._pinned_cells = 0
+
     # ── saved ranges from elsewhere ────────────────────────────────────────────────────────────────────────────────
 
     def adopt(self, label: str, tokens: Sequence[int], saved: Saved, *, pinned: bool) -> bool:
@@ -242,28 +252,30 @@ class PrefixCache:
         node, length = self._match(label, [*tokens, -1], create=True)
         if length >= saved.end:
             return True
-        if length != saved.start or length != node.end or tokens[saved.start] in node.children:
+        if length < node.end:
+            node = self._split(node, length) or node
+        if length != saved.start or length != node.end:
             self._prune(node)
             return False
-        child = Node(node, saved.start, list(tokens[saved.start : saved.end]), used=next(self._ticks))
+        child = Node(node, saved.start, list(tokens[saved.start : saved.end]), used=next(self._ticks), kept=True)
         node.children[child.tokens[0]] = child
         self._hold(child, saved)
         if pinned and (node.pinned or node.is_root) and self._may_pin([child]):
             self._set_pinned(child)
         return True
 
-    def attach(self, node: Node, saved: Saved) -> None:
-        """Note that a node's range is also saved elsewhere, so that evicting it costs no copy."""
-        self._let_go(node)
-        self._hold(node, saved)
+    def to_keep(self) -> tuple[str, Node, bytes] | None:
+        """A range in the context that is worth having after a restart and was not handed out yet, with its KV.
 
-    def save(self, node: Node) -> bytes | None:
-        """The node's cells as bytes; None if it is not in the context and what was saved is gone."""
-        if node.sequence != NO_SEQUENCE:
-            return self._kv.save(node.sequence)
-        return (
-            node.saved.read() if node.saved and (node.saved.start, node.saved.end) == (node.start, node.end) else None
-        )
+        Pinned ones and those that were found again, their beginnings first.
+        """
+        for label, node in self.nodes():
+            worth = node.pinned or (node.hits >= WORTH_KEEPING_HITS and len(node.tokens) >= WORTH_SAVING_TOKENS)
+            parent = node.parent
+            if worth and not node.kept and node.in_context and parent is not None and (parent.kept or parent.is_root):
+                node.kept = True
+                return label, node, self._kv.save(node.sequence)
+        return None
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -316,6 +328,7 @@ class PrefixCache:
         alone = node.users == 1 and not node.children and node.saved is None
         if alone and not node.is_root and not node.pinned:
             node.tokens += tokens[start:end]
+            node.kept = False
         else:
             sequence = self._take_id()
             if sequence == NO_SEQUENCE:
@@ -369,7 +382,7 @@ class PrefixCache:
                 return None
         keep = at - node.start
         upper = Node(parent, node.start, node.tokens[:keep], users=node.users, pinned=node.pinned)
-        upper.used, upper.hits, upper.sequence = node.used, node.hits, sequence
+        upper.used, upper.hits, upper.kept, upper.sequence = node.used, node.hits, node.kept, sequence
         self._pinned += upper.pinned
         parent.children[upper.tokens[0]] = upper
         node.parent, node.start, node.tokens = upper, at, node.tokens[keep:]

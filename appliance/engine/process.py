@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
@@ -80,6 +81,7 @@ def run_engine(fd: int, config: EngineConfig) -> int:
     # Imported here: the API process, which only wants `engine_command`, needs neither numpy nor llama.cpp.
     from appliance.engine.core import Core
     from appliance.engine.llama import Llama
+    from appliance.engine.persist import Identity, PrefixFiles
 
     try:
         llama = Llama(config)
@@ -101,14 +103,20 @@ def run_engine(fd: int, config: EngineConfig) -> int:
             device=llama.device,
         )
     )
+    files = None
+    if config.cache_dir and config.settings.disk_cache_bytes and not config.settings.deterministic:
+        identity = Identity(config.model_sha256, llama.build, config.settings.kv_type)
+        files = PrefixFiles(Path(config.cache_dir), identity, config.settings.disk_cache_bytes)
+    core = Core(llama, config.settings, files)
     try:
-        _loop(channel, Core(llama, config.settings))
+        _loop(channel, core)
     except FrameError as error:
         _log.error("the API process sent what is no message: %s", error)
         return EXIT_BAD_FRAME
     except ConnectionError:
         pass  # the API process is gone
     finally:
+        core.close()
         llama.close()
     return 0
 
@@ -128,7 +136,10 @@ def _loop(channel: _Channel, core: Core) -> None:
             elif isinstance(message, Shutdown):
                 channel.flush()
                 return
-        core.step()
+        if core.busy:
+            core.step()
+        else:
+            core.idle()
         for answer in core.take_messages():
             channel.send(answer)
         now = time.monotonic()

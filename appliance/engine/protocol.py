@@ -37,6 +37,8 @@ class EngineConfig(msgspec.Struct, frozen=True):
     chat_template: str | None = None  # None: the one in the file
     device: str = "auto"  # "auto", "cpu" or "gpu"
     settings: EngineSettings = EngineSettings()
+    model_sha256: str = ""
+    cache_dir: str = ""  # for prefixes that survive a restart; "": none do
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):

@@ -29,11 +29,19 @@ class KV(Protocol):
 
 
 class Saved(Protocol):
-    """KV of a range, outside the context. `size` in bytes of memory (0 for one that lies on a disk)."""
+    """KV of a range, outside the context."""
 
-    start: int
-    end: int
-    size: int
+    @property
+    def start(self) -> int:
+        """First position."""
+
+    @property
+    def end(self) -> int:
+        """Position after the last."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it takes; 0 if it lies on a disk."""
 
     def read(self) -> bytes | None:
         """The bytes; None if they are damaged or gone."""
@@ -69,6 +77,7 @@ class Node:
     pinned: bool = False
     used: int = 0  # tick of the last use
     hits: int = 0  # leases that found it
+    kept: bool = False  # was handed out to be written to a disk, or came from one
 
     @property
     def end(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import pytest
 from appliance.config import EngineSettings
 from appliance.engine.core import Core
 from appliance.engine.llama import NO_KV_SLOT, Llama
+from appliance.engine.persist import PrefixFiles
 from appliance.engine.protocol import (
     Cancel,
     Count,
@@ -51,12 +52,28 @@ def llama(pocket: ResolvedPack) -> Iterator[Llama]:
 
 
 @pytest.fixture
-def core(llama: Llama) -> Iterator[Core]:
-    made = Core(llama, SETTINGS)
-    yield made
-    made.check_integrity()
-    assert not made.busy
-    assert all(llama.used(slot) == 0 for slot in range(llama.max_sequences)), "cells were not freed"
+def make_core(llama: Llama) -> Iterator[Callable[..., Core]]:
+    """Makes cores over the one context; at the end nothing may be left of them in it."""
+    made: list[Core] = []
+
+    def make(settings: EngineSettings = SETTINGS, files: PrefixFiles | None = None) -> Core:
+        for core in made:
+            core.close()
+        made.append(Core(llama, settings, files))
+        return made[-1]
+
+    yield make
+    last = made[-1]
+    last.check_integrity()
+    assert not last.busy
+    assert last.cache.free_cells + last.cache.cached_cells == llama.kv_tokens, "cells are promised to nobody"
+    last.close()
+    assert all(llama.used(sequence) == 0 for sequence in range(llama.prefix_sequences.stop)), "cells were not freed"
+
+
+@pytest.fixture
+def core(make_core: Callable[..., Core]) -> Core:
+    return make_core()
 
 
 def ask(question: str) -> tuple[Segment, ...]:
@@ -104,11 +121,11 @@ def logits_of(llama: Llama, prompts: Sequence[list[int]]) -> npt.NDArray[np.floa
     """Logits after each prompt, all computed in one batch, `(prompts, vocabulary)`."""
     llama.batch.clear()
     for slot, tokens in enumerate(prompts):
-        llama.batch.add(tokens, 0, slot, want_logits=True)
+        llama.batch.add(tokens, 0, slot, outputs=1)
     assert llama.decode() == 0
     logits = llama.logits().copy()
     for slot in range(len(prompts)):
-        llama.truncate(slot, 0)
+        llama.remove(slot, 0, -1)
     return logits
 
 
@@ -188,8 +205,8 @@ def test_answers_together_are_those_alone_within_rounding(core: Core, llama: Lla
     assert sum(best) >= 0.8 * len(best)
 
 
-def test_a_prompt_cut_into_chunks_gives_the_same_answer(llama: Llama) -> None:
-    core = Core(llama, EngineSettings(batch_tokens=32, threads=1))
+def test_a_prompt_cut_into_chunks_gives_the_same_answer(llama: Llama, make_core: Callable[..., Core]) -> None:
+    core = make_core(EngineSettings(batch_tokens=32, threads=1))
     words = " ".join(f"Item {number} weighs {number * 7} kg." for number in range(20))
     core.submit(submit(1, words + " What does item 9 weigh?", 10))
     (sequence,) = core._waiting.values()
@@ -238,7 +255,8 @@ def test_after_two_hundred_mixed_requests_nothing_is_lost_and_the_same_text_come
         core.step()
     ended = [message.id for message in core.take_messages() if isinstance(message, Done | Failed)]
     assert sorted(ended) == sorted(open_ids), "each ends exactly once"
-    assert core.heartbeat().kv_used_tokens == 0
+    beat = core.heartbeat()
+    assert beat.kv_used_tokens == beat.kv_cached_tokens
     assert text(run(core, [submit(0, "Explain gravity.", 20)])[0]) == before
 
 
@@ -344,8 +362,8 @@ def test_what_does_not_fit_is_refused_with_the_numbers(core: Core) -> None:
     assert failure(run(core, [submit(4, "x", 0)])[4]).code == "invalid_request"
 
 
-def test_the_queue_is_bounded(llama: Llama) -> None:
-    core = Core(llama, EngineSettings(max_queue=2, threads=1))
+def test_the_queue_is_bounded(make_core: Callable[..., Core]) -> None:
+    core = make_core(EngineSettings(max_queue=2, threads=1))
     out = run(core, [submit(number, "Hi", 1) for number in range(5)])
     codes = [message.code for messages in out.values() for message in messages if isinstance(message, Failed)]
     assert codes == ["overloaded"] * 3
