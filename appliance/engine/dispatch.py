@@ -25,6 +25,8 @@ _REFUSED_REMEDY = "It is refused until the service restarts: change the prompt o
 class Dispatch:
     """All requests that are open. They are handed over in the order of their arrival; none overtakes another.
 
+    Where one must wait, others are in the engine: each of their messages is an occasion to look again.
+
     Args:
         max_queue: the most requests, and the most counts, that may wait here and in the engine's queue together.
         patience_s: how long a request without a deadline waits for an engine.
@@ -85,7 +87,7 @@ class Dispatch:
             del self._aboard[reply.id]
             if not (isinstance(reply, Failed) or (isinstance(reply, Done) and reply.finish_reason == "cancelled")):
                 self._suspects.clear(request.digest)
-            self._hand_over()
+        self._hand_over()  # there may be room now in the engine or in its queue
 
     def lose_engine(self) -> int:
         """The engine died: what it had waits for the next one. Returns how many requests do now.
@@ -167,9 +169,8 @@ class Dispatch:
 
     def _leave(self, request: Request) -> None:
         _disarm(request)
-        if self._waiting.pop(request.id, None) is not None:
-            self._hand_over()  # it may have been what kept the others back
-        elif request.id in self._aboard:
+        self._waiting.pop(request.id, None)
+        if request.id in self._aboard:
             request.abandoned = True
             if self._send is not None:
                 self._send(Cancel(request.id))

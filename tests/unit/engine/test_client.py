@@ -120,13 +120,14 @@ async def test_an_answer_goes_on_where_it_stopped(bench: Running, hold: str, how
         assert b.client.restarts == 1
 
 
-async def test_the_times_of_both_engines_and_of_the_pause_are_told(bench: Running) -> None:
-    async with bench() as b:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_the_times_of_both_engines_and_of_the_pause_are_told(bench: Running, how: int) -> None:
+    async with bench(settings=EngineSettings(heartbeat_timeout_s=1.0)) as b:
         loop = asyncio.get_running_loop()
         began = loop.time()
         stream = b.generate("pause=3")
         messages = await take(stream, 3)
-        b.kill()
+        b.kill(how)
         messages += [message async for message in stream]
         elapsed_ms = (loop.time() - began) * 1000
         done = messages[-1]
