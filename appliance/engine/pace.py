@@ -19,6 +19,7 @@ _NOISE = 0.15  # a step's own scatter, relative to its length
 _DRIFT_TOGETHER = 0.05  # how much all costs may change from step to step …
 _DRIFT_EACH = 0.02  # … and each by itself
 _SURPRISE = 1.5  # a step that is so many times longer or shorter is believed when it is the second in a row
+_CLOCK_S = 1e-6  # no step is shorter, whatever a coarse clock says
 _TRUST_LOST = 0.9  # by a refusal: what nobody tests is believed a little less each time
 
 
@@ -33,6 +34,7 @@ class Pace:
         self._spread: list[list[float]] = []  # covariance of the costs
         self._largest = 0
         self._surprise = 0  # direction of the last step's surprise: -1, 0 or 1
+        self._reading = True  # whether the last step that was no surprise read a prompt
         self._trust = 1.0
         if warm is not None:
             self._begin(*warm)
@@ -40,8 +42,9 @@ class Pace:
     def observe(self, decode_tokens: int, prefill_tokens: int, seconds: float) -> None:
         """A step of so many tokens took `seconds`."""
         tokens = decode_tokens + prefill_tokens
-        if tokens < 1 or seconds <= 0:
+        if tokens < 1:
             return
+        seconds = max(seconds, _CLOCK_S)
         self._trust = 1.0
         self._largest = max(self._largest, tokens)
         if not self._costs:
@@ -51,13 +54,17 @@ class Pace:
         predicted = self._step_s(held)
         ratio = seconds / predicted
         surprise = (ratio > _SURPRISE) - (ratio < 1 / _SURPRISE)
-        together = _DRIFT_TOGETHER**2
-        if surprise and surprise == self._surprise:  # the machine is another one now
-            together += (ratio - 1) ** 2
-        else:  # one odd step (a page fault, another process) is no news
+        together, each = _DRIFT_TOGETHER**2, _DRIFT_EACH**2
+        if not surprise:
+            self._reading = prefill_tokens > 0
+        elif surprise != self._surprise:  # one odd step (a page fault, another process) is no news
             seconds = min(max(seconds, predicted / _SURPRISE), predicted * _SURPRISE)
+        elif self._reading == (prefill_tokens > 0):  # such steps were understood: the machine is another one now
+            together += (ratio - 1) ** 2
+        else:  # another kind of step: what the one kind cost was taken for a cost of the other
+            each += (ratio - 1) ** 2
         self._surprise = surprise
-        self._drift(together)
+        self._drift(together, each)
         self._correct(held, seconds)
 
     def budget(self, decodes: int) -> int:
@@ -98,6 +105,7 @@ class Pace:
 
     def _begin(self, tokens: int, seconds: float) -> None:
         """One measurement cannot tell the fixed cost from the cost of tokens: a guess, and wide doubts about it."""
+        seconds = max(seconds, _CLOCK_S)
         self._largest = max(self._largest, tokens)
         self._costs = [0.2 * seconds, 0.8 * seconds / tokens, 0.8 * seconds / tokens]
         deviations = [0.4 * seconds, self._costs[1], 2 * self._costs[2]]
@@ -107,14 +115,14 @@ class Pace:
     def _step_s(self, held: list[float]) -> float:
         return sum(cost * amount for cost, amount in zip(self._costs, held, strict=True))
 
-    def _drift(self, together: float) -> None:
-        """What was learned gets older: `together` is the relative variance of a change of all costs at once."""
+    def _drift(self, together: float, each: float) -> None:
+        """What was learned gets older; relative variances of a change of all costs at once, and of each by itself."""
         costs, spread = self._costs, self._spread
         for i in range(3):
             for j in range(3):
                 spread[i][j] += together * costs[i] * costs[j]
-            spread[i][i] += (_DRIFT_EACH * costs[i]) ** 2
-        shrink = [min(1.0, (1 + together**0.5) * costs[i] / spread[i][i] ** 0.5) for i in range(3)]
+            spread[i][i] += each * costs[i] ** 2
+        shrink = [min(1.0, (1 + (together + each) ** 0.5) * costs[i] / spread[i][i] ** 0.5) for i in range(3)]
         for i in range(3):
             for j in range(3):
                 spread[i][j] *= shrink[i] * shrink[j]
