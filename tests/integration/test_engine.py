@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from appliance.engine.chat import render_chat
 from appliance.engine.client import EngineClient
 from appliance.engine.process import EXIT_BAD_FRAME, engine_arguments, engine_command
 from appliance.engine.protocol import (
+    Constraint,
     Done,
     EngineConfig,
     FrameBuffer,
@@ -96,6 +98,12 @@ def alive(pid: int) -> bool:
     return False
 
 
+def at_rest(client: EngineClient) -> bool:
+    """Nothing runs, and no cell is held but by what the cache keeps."""
+    beat = client.heartbeat
+    return beat is not None and beat.running == 0 and beat.kv_used_tokens == beat.kv_cached_tokens
+
+
 async def test_ready_tells_the_model(shared: EngineClient) -> None:
     ready = shared.ready
     assert ready is not None and shared.state == "ready"
@@ -143,16 +151,16 @@ async def test_a_closed_iterator_ends_the_generation(shared: EngineClient) -> No
         if isinstance(message, Token):
             break
     await answer.aclose()
-    await until(lambda: shared.heartbeat and (shared.heartbeat.running, shared.heartbeat.kv_used_tokens) == (0, 0), 5)
+    await until(lambda: at_rest(shared), 5)
 
 
 async def test_a_cancelled_task_ends_the_generation_in_prefill(shared: EngineClient) -> None:
     task = asyncio.create_task(ask(shared, "word " * 3000, 100))
-    await until(lambda: shared.heartbeat and shared.heartbeat.kv_used_tokens > 0)
+    await until(lambda: shared.heartbeat and shared.heartbeat.running == 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await until(lambda: shared.heartbeat and (shared.heartbeat.running, shared.heartbeat.kv_used_tokens) == (0, 0), 5)
+    await until(lambda: at_rest(shared), 5)
 
 
 POEM = "Write a poem about the sea."
@@ -160,7 +168,6 @@ POEM = "Write a poem about the sea."
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGABRT])
 async def test_killed_while_it_streams_it_goes_on_with_the_same_text(spec: EngineConfig, how: int) -> None:
-    """The engine has to honour `Submit.generated`."""
     async with running(spec) as client:
         undisturbed = await ask(client, POEM, 24)
         first = client.pid
@@ -183,8 +190,36 @@ async def test_killed_while_it_streams_it_goes_on_with_the_same_text(spec: Engin
         assert client.restarts == 1
 
 
+async def test_killed_in_the_middle_of_constrained_output_it_stays_in_its_constraint(spec: EngineConfig) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 12},
+            "sizes": {"type": "array", "items": {"enum": [1]}, "minItems": 4, "maxItems": 4},
+        },
+        "required": ["name", "sizes"],
+        "additionalProperties": False,
+    }
+    async with running(spec) as client:
+
+        async def fill(kill_after: int) -> str:
+            constraint = Constraint("json_schema", json.dumps(schema))
+            source = client.generate(prompt=prompt(client, "Describe a ship."), max_tokens=80, constraint=constraint)
+            pieces: list[str] = []
+            async for message in source:
+                if isinstance(message, Token):
+                    pieces.append(message.text)
+                    if len(pieces) == kill_after and client.pid is not None:
+                        os.kill(client.pid, signal.SIGKILL)
+            return "".join(pieces)
+
+        undisturbed = await fill(0)
+        assert json.loads(undisturbed)["sizes"] == [1, 1, 1, 1]
+        assert await fill(4) == undisturbed
+        assert client.restarts == 1
+
+
 async def test_a_hung_engine_is_killed_and_its_answers_go_on(spec: EngineConfig) -> None:
-    """The engine has to honour `Submit.generated`."""
     settings = msgspec.structs.replace(SETTINGS, heartbeat_timeout_s=3.0)
     async with running(msgspec.structs.replace(spec, settings=settings)) as client:
         undisturbed = await ask(client, POEM, 24)
