@@ -45,12 +45,13 @@ _JSON_OPTIONS = {
 }
 # llguidance's words in messages, and the keywords that they stand for.
 _TERMS = {
+    "Schema intersection stack level exceeded": "allOf and what stands beside $ref are merged without an end",
     "patternProperty": "patternProperties",
     "min/maxProperties": "minProperties and maxProperties are",
     "determine if regex is empty": "determine if any text fits pattern, format, minLength and maxLength together",
 }
 _REGEX_SYNTAX = re.compile(r"[\\.+*?()|\[\]{}^$/]")
-_DEFINITION = re.compile(r"#/\$defs/([0-9]+)")
+_DEFINITION = re.compile(r"(?:json-schema:///)?#/\$defs/([0-9]+)")
 
 
 class Vocabulary(Protocol):
@@ -134,10 +135,13 @@ class Grammars:
     def _json(self, schema: dict[str, Any], what: str, references: tuple[str, ...] = ()) -> LLMatcher:
         from llguidance import LLMatcher
 
-        grammar = LLMatcher.grammar_from_json_schema(
-            json.dumps(schema),
-            overrides=_JSON_OPTIONS,  # type: ignore[arg-type]  # a TypedDict of the stub alone
-        )
+        try:
+            grammar = LLMatcher.grammar_from_json_schema(
+                json.dumps(schema),
+                overrides=_JSON_OPTIONS,  # type: ignore[arg-type]  # a TypedDict of the stub alone
+            )
+        except ValueError as error:  # nested too deeply, by branches of oneOf that were put in place
+            refuse(f"{what}: {error}")
         return self._start(grammar, what, references)
 
     def _start(self, grammar: str, what: str, references: tuple[str, ...] = ()) -> LLMatcher:

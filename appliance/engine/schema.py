@@ -25,7 +25,7 @@ MAX_PROPERTIES = 512  # of one object; the grammar grows with their square
 MAX_PATTERNS = 100
 MAX_COUNT = 1_000_000  # of characters, items, properties
 MAX_DIVISOR = 10_000  # multipleOf without its decimal point: the automaton has as many states
-MAX_NESTING = 40  # the compiler's JSON reader allows 128 levels, a schema takes up to three
+MAX_NESTING = 40  # the compiler's JSON reader allows 128 levels, a subschema takes two
 MAX_DEPTH = 200  # along references: the compiler follows them by recursion
 _CONTAINER_NODES = 10  # what an object or array in enum or const costs, in scalar values
 _EXACT = 1 << 53  # larger integers are not exact as the 64-bit floats that the compiler calculates with
@@ -106,6 +106,8 @@ class _Reader:
         self._patterns: dict[str, str] = {}
         self._exclusive: dict[str, set[float]] = {"exclusiveMinimum": set(), "exclusiveMaximum": set()}
         self._fractions: set[float] = set()  # bounds that are no integers
+        self._divisors: set[tuple[int, int]] = set()  # without their decimal point, and its place
+        self._merges = False  # whether keywords of several subschemas may hold for one value
         self._keywords: dict[str, Callable[[str, Any, int, int], Any]] = {
             "type": self._type,
             "enum": self._enum,
@@ -243,9 +245,9 @@ class _Reader:
 
     def _divisor(self, keyword: str, value: Any, depth: int, nesting: int) -> Any:
         _exact(keyword, value)
-        digits = int("".join(map(str, Decimal(repr(value)).as_tuple().digits)))
-        whole = digits if value != int(value) else value
-        if value <= 0 or whole > MAX_DIVISOR:
+        decimals = max(0, -int(Decimal(repr(value)).normalize().as_tuple().exponent))
+        self._divisors.add((int(Decimal(repr(value)).scaleb(decimals)), decimals))
+        if value <= 0 or max(whole for whole, _ in self._divisors) > MAX_DIVISOR:
             refuse(f"{keyword} must be over 0 and, without its decimal point, at most {MAX_DIVISOR}")
         return value
 
@@ -291,6 +293,7 @@ class _Reader:
         refuse("$ref leads to itself")
 
     def _check_object(self, schema: dict[str, Any]) -> None:
+        self._merges |= "allOf" in schema or (len(schema) > 1 and not {"$ref", *_BRANCHES}.isdisjoint(schema))
         required = set(schema.get("required", ()))
         if schema.get("minProperties", 0) > len(required) + 1:
             # Names that no schema lists may come twice: a count of them means nothing.
@@ -306,6 +309,11 @@ class _Reader:
             for bound in self._exclusive[keyword]:
                 if any(0 < (other - bound) * step < 1 for other in self._fractions):
                     refuse(f"{keyword} {_short(bound)} and another bound less than 1 away are not supported together")
+
+        if self._merges and self._divisors:
+            places = max(place for _, place in self._divisors)
+            if math.lcm(*(whole * 10 ** (places - place) for whole, place in self._divisors)) > MAX_DIVISOR:
+                refuse(f"multipleOf has values whose common multiple is over {MAX_DIVISOR}")
 
     def _check_ends(self, schema: Any) -> None:
         """Refuse what only an endless text fits, such as an object that must hold one like itself."""
