@@ -122,6 +122,7 @@ class Pace:
             for j in range(3):
                 spread[i][j] += together * costs[i] * costs[j]
             spread[i][i] += each * costs[i] ** 2
+        # What no step has shown for long is unknown, but not without bounds: days of decodes must not add up.
         shrink = [min(1.0, (1 + (together + each) ** 0.5) * costs[i] / spread[i][i] ** 0.5) for i in range(3)]
         for i in range(3):
             for j in range(3):
