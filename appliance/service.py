@@ -187,6 +187,8 @@ class Appliance:
         if self._engine is None:
             return ComponentState(state="loading", detail="not started")
         state = self._engine.state
+        if state == "ready" and self._engine.degraded:
+            return ComponentState(state="degraded", detail=self._engine.degraded)
         if state == "ready":
             return ComponentState(state="ready", detail=f"restarts: {self._engine.restarts}")
         if state in ("starting", "restarting"):

@@ -32,7 +32,7 @@ from appliance.answer.types import (
 )
 from appliance.config import AnswerSettings
 from appliance.engine.protocol import Done, FinishReason, Ready, Sampling, Started, Token
-from appliance.errors import BadRequest, Overloaded, PromptTooLong, Unavailable
+from appliance.errors import BadRequest, Overloaded, PromptTooLong, Quarantined, Unavailable
 from appliance.retrieval.types import Passage, SearchRequest, SearchResult
 from appliance.telemetry import StageTimes
 
@@ -86,7 +86,7 @@ class Answerer:
                 yield event
 
     async def _plain(self, run: _Run) -> AsyncGenerator[Event]:
-        ready = self._ready()
+        ready = await self._ready(run)
         if ready is None:
             raise Unavailable("The generation engine is not running.", remedy=RETRY)
         with run.times.stage("prompt"):
@@ -107,7 +107,7 @@ class Answerer:
             if name != "total":
                 run.times.add(name, ms)
         run.grounded = bool(passages) and self._answers(passages[0])
-        ready = self._may_generate(run, asked) if run.grounded else None
+        ready = await self._may_generate(run, asked) if run.grounded else None
         built = await self._build(run, passages, ready) if ready is not None else None
         if built is not None:
             passages = passages[: len(built.passages)]
@@ -134,7 +134,7 @@ class Answerer:
                     yield Delta("\n\n" + excerpts.compose(asked, quotes, "unsupported"))
                 yield run.finished()
                 return
-            except (Unavailable, Overloaded) as error:
+            except (Unavailable, Overloaded, Quarantined) as error:
                 if run.started:
                     raise
                 run.degraded.append(f"{error.code}: excerpts instead of a generated answer")
@@ -160,11 +160,18 @@ class Answerer:
         )
         return await asyncio.to_thread(self._recall.search, request)
 
-    def _ready(self) -> Ready | None:
-        """What the engine says of its model, while it takes requests."""
+    async def _ready(self, run: _Run) -> Ready | None:
+        """What the engine says of its model, while it takes requests.
+
+        One that starts is waited for, but no longer than half of what is left: excerpts must be in time as well.
+        """
+        if self._generator.state in ("starting", "restarting"):
+            left_ms = run.deadline_ms - run.times.elapsed_ms()
+            with run.times.stage("queue"), contextlib.suppress(Unavailable):
+                await self._generator.wait_ready(max(0.0, left_ms) / 2000)
         return self._generator.ready if self._generator.state == "ready" else None
 
-    def _may_generate(self, run: _Run, asked: str) -> Ready | None:
+    async def _may_generate(self, run: _Run, asked: str) -> Ready | None:
         """The model to write the answer; when there is none for it, the reason is named in `degraded`."""
         if run.question.effort == "fast":
             run.degraded.append("effort_fast: excerpts, not reranked, as asked")
@@ -172,7 +179,7 @@ class Answerer:
             spoken = ", ".join(self._languages)
             run.degraded.append(f"generator_language: the model writes {spoken} only; excerpts instead")
         else:
-            ready = self._ready()
+            ready = await self._ready(run)
             if ready is None:
                 run.degraded.append("engine_unavailable: excerpts instead of a generated answer")
             return ready
@@ -189,7 +196,7 @@ class Answerer:
                     answer_tokens=run.max_tokens,
                     passage_tokens=self._settings.passage_tokens,
                 )
-        except Unavailable as error:
+        except (Unavailable, Overloaded) as error:
             run.degraded.append(f"{error.code}: excerpts instead of a generated answer")
             return None
         if not built.passages:

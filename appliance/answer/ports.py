@@ -51,5 +51,8 @@ class Generator(Protocol):
         Raises `BadRequest`, `EngineDied`, `Unavailable`, `Overloaded`.
         """
 
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Wait until requests can be sent. Raises `Unavailable` when that takes longer, or cannot be hoped for."""
+
     async def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text."""

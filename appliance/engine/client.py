@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
@@ -173,11 +174,14 @@ class EngineClient:
         """
         if not all(stop):
             raise BadRequest("A stop string must not be empty.", param="stop")
+        sampling = sampling or Sampling()
+        if sampling.seed is None:  # drawn here: an answer that another engine takes over must go on as it was
+            sampling = replace(sampling, seed=secrets.randbits(63))
         submit = Submit(
             id=next(self._ids),
             prompt=tuple(prompt),
             max_tokens=max_tokens,
-            sampling=sampling or Sampling(),
+            sampling=sampling,
             stop=tuple(stop),
             priority=priority,
             deadline_ms=deadline_ms,

@@ -15,7 +15,7 @@ from appliance.answer.prompt import INSTRUCTIONS
 from appliance.answer.types import Delta, Event, Finished, Message, Question, Sources
 from appliance.config import AnswerSettings
 from appliance.engine.protocol import Constraint, Done, Ready, Sampling, Segment, Started, Token, TokenLogprob
-from appliance.errors import ApplianceError, BadRequest, EngineDied, Overloaded, PromptTooLong, Unavailable
+from appliance.errors import ApplianceError, BadRequest, EngineDied, Overloaded, PromptTooLong, Quarantined, Unavailable
 from appliance.retrieval.types import Passage, Scores, SearchRequest, SearchResult
 from tests.unit.answer.analysis import terms
 
@@ -65,11 +65,18 @@ class ScriptedGenerator:
         self.prompts: list[str] = []
         self.asked: list[dict[str, Any]] = []
         self.closed = 0
+        self.waited_s = -1.0
         self.late = False
         self.logprobs: tuple[TokenLogprob, ...] = ()
 
     async def count(self, texts: Sequence[str]) -> list[int]:
         return [len(text.split()) for text in texts]
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        self.waited_s = timeout_s
+        if self.state != "starting":
+            raise Unavailable("The engine is not ready.")
+        self.state = "ready"
 
     async def generate(self, *, prompt: Sequence[Segment], **rest: Any) -> AsyncIterator[Started | Token | Done]:
         self.prompts.append("".join(segment.text for segment in prompt))
@@ -399,6 +406,22 @@ async def test_plain_chat_without_an_engine_is_refused_with_retry() -> None:
     generator.state = "restarting"
     with pytest.raises(Unavailable, match="Retry"):
         await events(ask("Hi", collection=None), generator)
+
+
+async def test_an_engine_that_starts_is_waited_for_at_most_half_of_the_deadline() -> None:
+    generator = ScriptedGenerator(["Forty."])
+    generator.state = "starting"
+    told = await events(ask(deadline_ms=2000.0), generator)
+    assert 0.5 < generator.waited_s <= 1.0
+    assert len(generator.prompts) == 1
+    assert isinstance(told[-1], Finished) and "queue" in told[-1].report.timings_ms
+
+
+@pytest.mark.parametrize("fault", [Quarantined("It killed the engine twice."), Overloaded("Full.")])
+async def test_what_the_engine_will_not_take_gets_excerpts(fault: ApplianceError) -> None:
+    told = await events(ask(), ScriptedGenerator(fault=fault))
+    assert isinstance(told[-1], Finished)
+    assert any(line.startswith(f"{fault.code}:") for line in told[-1].report.degraded)
 
 
 async def test_a_client_that_leaves_stops_the_generation() -> None:
