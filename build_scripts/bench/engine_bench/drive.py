@@ -12,9 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from appliance.engine.protocol import Segment
+from appliance.errors import Unavailable
 
 from .answers import Answer, Engine
 from .workloads import Request, Workload
+
+_PATIENCE_S = 900.0  # for one answer: a model of billions of parameters takes minutes to read a long prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ async def measure(engine: Engine, workload: Workload) -> Run:
     try:
         await engine.start()
         for request in workload.warm:
-            await engine.ask(request)
+            await _ask(engine, request)
         begin, begin_cpu = time.perf_counter(), time.process_time()
         answers = await _Driver(engine, workload).answers()
         return Run(tuple(answers), time.perf_counter() - begin, time.process_time() - begin_cpu)
@@ -43,6 +46,14 @@ async def measure(engine: Engine, workload: Workload) -> Run:
         raise _first(group) from None
     finally:
         await engine.stop()
+
+
+async def _ask(engine: Engine, request: Request) -> Answer:
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            return await engine.ask(request)
+    except TimeoutError:
+        raise Unavailable(f"A request was not answered within {_PATIENCE_S:g} seconds.") from None
 
 
 def _first(error: BaseException) -> BaseException:
@@ -80,7 +91,7 @@ class _Driver:
     async def _work(self, pending: Iterator[tuple[int, Request]]) -> None:
         for number, request in pending:
             if request.conversation is None:
-                self._answers[number] = await self._engine.ask(request)
+                self._answers[number] = await _ask(self._engine, request)
                 continue
             # In order of arrival: a turn that waits for the one before it is first to get the lock.
             async with self._turns[request.conversation]:
@@ -88,7 +99,7 @@ class _Driver:
 
     async def _converse(self, conversation: int, request: Request) -> Answer:
         prompt = self._said.get(conversation, ()) + request.prompt
-        answer = await self._engine.ask(replace(request, prompt=prompt))
+        answer = await _ask(self._engine, replace(request, prompt=prompt))
         self._said[conversation] = (*prompt, Segment(answer.text))
         return answer
 
@@ -96,7 +107,7 @@ class _Driver:
         first = True
         while not self._all_answered.is_set():
             for request in requests:
-                self._looped.append(await self._engine.ask(request))
+                self._looped.append(await _ask(self._engine, request))
                 if first:
                     await begun.wait()
                     first = False

@@ -17,7 +17,7 @@ class Size:
     instructions: int  # tokens that all prompts begin with
     passage: int  # tokens of each passage; in d: of a question, in e: of a long prompt
     answer: int  # tokens
-    kv: int  # cells of each engine
+    kv: int  # cells of each engine: enough for all that is in flight; in d less than for all users
 
 
 SCALES: dict[str, dict[str, Size]] = {
@@ -27,7 +27,7 @@ SCALES: dict[str, dict[str, Size]] = {
         "b8": Size(requests=24, users=8, instructions=250, passage=600, answer=128, kv=12288),
         "b16": Size(requests=48, users=16, instructions=250, passage=600, answer=128, kv=20480),
         "c": Size(requests=200, users=8, instructions=250, passage=120, answer=96, kv=16384),
-        "d": Size(requests=10, users=16, instructions=250, passage=30, answer=64, kv=10240),
+        "d": Size(requests=10, users=16, instructions=250, passage=30, answer=64, kv=18432),
         "e": Size(requests=6, users=4, instructions=250, passage=3000, answer=64, kv=12288),
         "f": Size(requests=6, users=1, instructions=0, passage=300, answer=256, kv=4096),
         "overhead": Size(requests=0, users=16, instructions=0, passage=100, answer=128, kv=8192),
@@ -37,8 +37,8 @@ SCALES: dict[str, dict[str, Size]] = {
         "a": Size(requests=3, users=1, instructions=250, passage=600, answer=64, kv=4096),
         "b8": Size(requests=8, users=8, instructions=250, passage=400, answer=64, kv=8192),
         "b16": Size(requests=16, users=16, instructions=250, passage=400, answer=64, kv=14336),
-        "c": Size(requests=40, users=8, instructions=250, passage=80, answer=24, kv=12288),
-        "d": Size(requests=5, users=16, instructions=120, passage=20, answer=24, kv=4096),
+        "c": Size(requests=40, users=8, instructions=250, passage=65, answer=24, kv=12288),
+        "d": Size(requests=5, users=16, instructions=120, passage=20, answer=24, kv=6144),
         "e": Size(requests=2, users=3, instructions=120, passage=3000, answer=32, kv=8192),
         "f": Size(requests=3, users=1, instructions=0, passage=200, answer=128, kv=4096),
         "overhead": Size(requests=0, users=16, instructions=0, passage=60, answer=64, kv=4096),
@@ -49,7 +49,7 @@ SCALES: dict[str, dict[str, Size]] = {
         "b8": Size(requests=8, users=8, instructions=60, passage=40, answer=8, kv=4096),
         "b16": Size(requests=16, users=16, instructions=60, passage=40, answer=8, kv=4096),
         "c": Size(requests=10, users=4, instructions=60, passage=25, answer=8, kv=4096),
-        "d": Size(requests=3, users=4, instructions=40, passage=5, answer=8, kv=2048),
+        "d": Size(requests=3, users=4, instructions=40, passage=5, answer=8, kv=1024),
         "e": Size(requests=1, users=2, instructions=40, passage=400, answer=12, kv=2048),
         "f": Size(requests=1, users=1, instructions=0, passage=80, answer=32, kv=2048),
         "overhead": Size(requests=0, users=16, instructions=0, passage=20, answer=12, kv=4096),

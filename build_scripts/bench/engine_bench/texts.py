@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-WORDS_PER_TOKEN = 0.73  # of these sentences, with the tokenizer of SmolLM2
+WORDS_PER_TOKEN = 0.82  # of these sentences, with the tokenizer of SmolLM2
 
 _MACHINES = (
     "pump",
