@@ -42,6 +42,7 @@ from appliance.engine.text import TextStream
 _MOST_BYTES_PER_TOKEN = 32
 _MOST_DRAFT = 16  # of one sequence in a step
 _QUOTED = 16  # requests of the queue whose place in the prefix cache is looked up anew in each step
+_KEPT_AT_END = 4  # prefixes that a stop hands to the disk at most: it must be over soon
 _WORTH_WAITING = 32  # tokens that another is about to compute: fewer are computed twice rather than waited for
 
 _log = logging.getLogger(__name__)
@@ -207,6 +208,8 @@ class Core:
         """Give up all that is held: requests without an answer, cached prefixes, the thread that writes files."""
         for sequence in [*self._running.values(), *self._waiting.values()]:
             self._release(sequence)
+        for _ in range(_KEPT_AT_END):  # an engine that answers one question has no idle moment before
+            self.idle()
         self.cache.clear()
         if self.files is not None:
             self.files.close()

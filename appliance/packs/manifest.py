@@ -47,7 +47,7 @@ class HubSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 class BuildSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="build"):
     """A file that is built on the spot, bit for bit the same everywhere, from one registry file."""
 
-    recipe: Literal["e5-embedder", "e5-tokenizer", "e5-reranker", "e5-pair-tokenizer", "bench-gguf"]
+    recipe: Literal["e5-embedder", "e5-tokenizer", "e5-reranker", "e5-pair-tokenizer", "bench-gguf", "gguf-q8_0"]
     package: str
     version: str
     member: str

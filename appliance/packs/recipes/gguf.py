@@ -5,8 +5,9 @@ Must not know any model.
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,7 +18,8 @@ from appliance.errors import ModelCorrupt
 MAGIC = b"GGUF"
 VERSION = 3
 ALIGNMENT = 32
-F32, Q8_0 = 0, 8  # tensor types
+F32, Q4_1, Q8_0 = 0, 3, 8  # tensor types
+BLOCK_BYTES = {Q4_1: 20, Q8_0: 34}  # of 32 weights
 UINT32, INT32, FLOAT32, STRING, ARRAY = 4, 5, 6, 8, 9  # value types
 LONGEST_STRING = 16 << 20  # bytes; more is taken for damage, not allocated
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -45,7 +47,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
         count = 1
         for length in self.shape:
             count *= length
-        return count * 4 if self.kind == F32 else count // 32 * 34
+        return count * 4 if self.kind == F32 else count // 32 * BLOCK_BYTES[self.kind]
 
 
 def padding(position: int) -> bytes:
@@ -59,16 +61,28 @@ def read_values(path: Path) -> dict[str, Value]:
     Raises:
         ModelCorrupt: it is no GGUF file of version 2 or 3, or ends early.
     """
-    try:
-        with path.open("rb") as file:
-            if file.read(4) != MAGIC:
-                raise ValueError("wrong magic")
-            version, _, count = _take(file, "IQQ")
-            if version not in (2, VERSION):
-                raise ValueError(f"version {version}")
-            return {_string(file): _value(file) for _ in range(count)}
-    except (struct.error, ValueError, KeyError) as error:
-        raise ModelCorrupt(f"{path.name} is not a whole GGUF file: {error}.") from error
+    with _told(path), path.open("rb") as file:
+        return _read_values(file)[0]
+
+
+def read_head(path: Path) -> tuple[dict[str, Value], list[tuple[TensorInfo, int]], int]:
+    """Everything before the data: the values, each tensor with its offset in the data, where the data begins.
+
+    Raises:
+        ModelCorrupt: it is no GGUF file of version 2 or 3, or ends early.
+    """
+    with _told(path), path.open("rb") as file:
+        values, count = _read_values(file)
+        if values.get("general.alignment", Value(UINT32, ALIGNMENT)).content != ALIGNMENT:
+            raise ValueError("another alignment than 32")
+        tensors = []
+        for _ in range(count):
+            name = _string(file)
+            (dimensions,) = _take(file, "I")
+            shape = _take(file, f"{dimensions}Q")
+            kind, offset = _take(file, "IQ")
+            tensors.append((TensorInfo(name, shape, kind), offset))
+        return values, tensors, file.tell() + len(padding(file.tell()))
 
 
 def head(values: Mapping[str, Value], tensors: Sequence[TensorInfo]) -> bytes:
@@ -83,6 +97,24 @@ def head(values: Mapping[str, Value], tensors: Sequence[TensorInfo]) -> bytes:
         offset += tensor.size_bytes + len(padding(tensor.size_bytes))
     written = b"".join(parts)
     return written + padding(len(written))
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (struct.error, ValueError, KeyError) as error:
+        raise ModelCorrupt(f"{path.name} is not a whole GGUF file: {error}.") from error
+
+
+def _read_values(file: BinaryIO) -> tuple[dict[str, Value], int]:
+    """The values, and how many tensors follow."""
+    if file.read(4) != MAGIC:
+        raise ValueError("wrong magic")
+    version, tensors, count = _take(file, "IQQ")
+    if version not in (2, VERSION):
+        raise ValueError(f"version {version}")
+    return {_string(file): _value(file) for _ in range(count)}, tensors
 
 
 def _take(file: BinaryIO, layout: str) -> tuple[int, ...]:

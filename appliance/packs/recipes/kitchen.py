@@ -34,6 +34,10 @@ class Kitchen:
             from appliance.packs.recipes.bench_gguf import LLAMA_3B, bench_gguf
 
             return bench_gguf(ingredient, LLAMA_3B)
+        if source.recipe == "gguf-q8_0":
+            from appliance.packs.recipes.requantize import q8_0_gguf
+
+            return q8_0_gguf(ingredient)
         try:
             return [self._build_e5(source, ingredient)]
         except ImportError as error:
