@@ -44,22 +44,44 @@ class Appliance:
         self._writing = threading.Lock()
         self._opened = self._loaded = False
         self._engine: EngineClient | None = None
-        self._answerer: Answerer | None = None
+        self._engine_started = False
 
-    def open(self) -> None:
-        """Take the data directory, open the store and its indexes. Blocking.
-
-        Models are verified and loaded at first need, or by `load_models`: listing and deleting need none.
+    def claim(self) -> None:
+        """Take the data directory and look the models up; the engine may be started then. Blocking.
 
         Raises:
             DataDirBusy: another process has the data directory.
             ModelMissing, ModelCorrupt: a file of the pack is not there, or of a wrong size.
-            StoreDamaged: the store cannot be used.
         """
         with contextlib.ExitStack() as closing:
-            data = self.settings.data_path
-            closing.enter_context(DataDirLock(data))
+            closing.enter_context(DataDirLock(self.settings.data_path))
             self._pack = self._resolve_pack()
+            spec = self._pack.generator
+            self._engine = EngineClient(
+                EngineConfig(
+                    model_path=str(spec.path),
+                    model_name=spec.name,
+                    model_context_tokens=spec.context_tokens,
+                    chat_template=spec.chat_template,
+                    model_sha256=spec.sha256,
+                    cache_dir=str(self.settings.data_path / "prefixes"),
+                    device=self.settings.models.device,
+                    settings=self.settings.engine,
+                )
+            )
+            self._closing = closing.pop_all()
+
+    def open(self) -> None:
+        """Open the store and its indexes; `claim` comes first. Blocking.
+
+        Models are verified and loaded at first need, or by `load_models`: listing and deleting need none.
+
+        Raises:
+            StoreDamaged: the store cannot be used.
+        """
+        assert self._engine is not None, "claim() comes first"  # noqa: S101
+        data = self.settings.data_path
+        with contextlib.ExitStack() as closing:
             self._store = closing.enter_context(contextlib.closing(Store.open(data / "store.sqlite3")))
             models = self.settings.models
             self._embedder = OnnxEmbedder(self._pack.embedder, models)
@@ -72,7 +94,11 @@ class Appliance:
             closing.callback(self._recall.close)
             self._ingester = Ingester(self._store, self._embedder, self.settings.documents, self._recall.apply)
             closing.callback(self._ingester.close)
-            self._closing = closing.pop_all()
+            spec = self._pack.generator
+            self._answerer = Answerer(
+                self._recall, self._engine, spec.languages, self.settings.answer, quotes=spec.quotes
+            )
+            self._closing.push(closing.pop_all())
             self._opened = True
 
     def load_models(self) -> None:
@@ -100,24 +126,13 @@ class Appliance:
         """
         spec = self._pack.generator
         await asyncio.to_thread(require_intact, spec.path, spec.sha256)
-        self._engine = EngineClient(
-            EngineConfig(
-                model_path=str(spec.path),
-                model_name=spec.name,
-                model_context_tokens=spec.context_tokens,
-                chat_template=spec.chat_template,
-                model_sha256=spec.sha256,
-                cache_dir=str(self.settings.data_path / "prefixes"),
-                device=self.settings.models.device,
-                settings=self.settings.engine,
-            )
-        )
-        self._answerer = Answerer(self._recall, self._engine, spec.languages, self.settings.answer, quotes=spec.quotes)
+        assert self._engine is not None, "claim() comes first"  # noqa: S101
+        self._engine_started = True
         await self._engine.start(wait=wait)
 
     async def close(self) -> None:
         """Stop the engine, close the indexes and the store, release the data directory."""
-        if self._engine is not None:
+        if self._engine is not None and self._engine_started:
             await self._engine.stop(grace_s=2.0)
         if self._opened:
             # Its client was told that the service stops; without this, the stop takes as long as the document.
@@ -128,7 +143,6 @@ class Appliance:
 
     async def ask(self, question: Question) -> AsyncGenerator[Event]:
         """Answer a question; see `Answerer.ask`."""
-        assert self._answerer is not None, "start_engine() comes first"  # noqa: S101
         if question.collection is not None:
             await asyncio.to_thread(self._require_documents, question.collection)
         async with contextlib.aclosing(self._answerer.ask(question)) as events:
@@ -184,7 +198,7 @@ class Appliance:
         return {"store": store, "recall": recall, "engine": self._engine_health()}
 
     def _engine_health(self) -> ComponentState:
-        if self._engine is None:
+        if self._engine is None or not self._engine_started:
             return ComponentState(state="loading", detail="not started")
         state = self._engine.state
         if state == "ready" and self._engine.degraded:

@@ -167,8 +167,11 @@ class Answerer:
         """
         if self._generator.state in ("starting", "restarting"):
             left_ms = run.deadline_ms - run.times.elapsed_ms()
-            with run.times.stage("queue"), contextlib.suppress(Unavailable):
-                await self._generator.wait_ready(max(0.0, left_ms) / 2000)
+            with run.times.stage("queue"):
+                try:
+                    await self._generator.wait_ready(max(0.0, left_ms) / 2000)
+                except Unavailable as error:
+                    run.engine_fault = error.message
         return self._generator.ready if self._generator.state == "ready" else None
 
     async def _may_generate(self, run: _Run, asked: str) -> Ready | None:
@@ -181,7 +184,9 @@ class Answerer:
         else:
             ready = await self._ready(run)
             if ready is None:
-                run.degraded.append("engine_unavailable: excerpts instead of a generated answer")
+                run.degraded.append(
+                    f"engine_unavailable: excerpts instead of a generated answer. {run.engine_fault}".rstrip()
+                )
             return ready
         return None
 
@@ -273,6 +278,7 @@ class _Run:
         self.sources: tuple[Source, ...] = ()
         self.grounded = False
         self.report = PromptReport(kept={})
+        self.engine_fault = ""  # why it was waited for in vain
         self.choices = [_Choice(index) for index in range(question.n)]
 
     @property

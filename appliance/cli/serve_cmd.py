@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 import click
 
 from appliance import __version__, config
 from appliance.cli.root import Invocation
+
+if TYPE_CHECKING:
+    from appliance.http.lifecycle import Lifecycle
+    from appliance.service import Appliance
 
 
 @click.command()
@@ -32,6 +37,17 @@ def serve(invocation: Invocation, host: str | None, port: str | None, print_conf
         runner.run(_serve(settings))
 
 
+async def _open(appliance: Appliance, lifecycle: Lifecycle) -> None:
+    """The engine starts while the library opens; a stop in between is heeded."""
+    await asyncio.to_thread(appliance.claim)
+    if not lifecycle.stopping:
+        await appliance.start_engine(wait=False)
+        await asyncio.to_thread(appliance.open)
+    if not lifecycle.stopping:
+        await asyncio.to_thread(appliance.load_models)
+        lifecycle.loaded()
+
+
 async def _serve(settings: config.Settings) -> None:
     from appliance.http.app import create_app
     from appliance.http.server import Server
@@ -46,15 +62,10 @@ async def _serve(settings: config.Settings) -> None:
     # Bind first: a port in use is told at once, before a model is loaded. Serve then: health is asked meanwhile.
     with Server.bind(settings) as server:
         serving = asyncio.create_task(server.run(app))
-        opening = asyncio.create_task(asyncio.to_thread(appliance.open))
+        opening = asyncio.create_task(_open(appliance, app.lifecycle))
         try:
             await asyncio.wait((opening,))
             await opening
-            if not app.lifecycle.stopping:
-                loading = asyncio.create_task(asyncio.to_thread(appliance.load_models))
-                await appliance.start_engine(wait=False)
-                await loading
-                app.lifecycle.loaded()
             await serving
         finally:
             if not serving.done():

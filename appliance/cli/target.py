@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Literal
 
+from msgspec.structs import replace
+
 from appliance.config import Settings
 from appliance.http.address import answers, socket_path
 from appliance.http.ports import Library
@@ -35,13 +37,16 @@ async def reach(settings: Settings, *, needs: Literal["store", "recall", "answer
     # Heavy imports only here: a command that talks to a service starts quickly.
     from appliance.service import Appliance
 
-    appliance = Appliance(settings)
-    await asyncio.to_thread(appliance.open)
+    # What the engine takes to start is not a question's fault.
+    patience_ms = settings.answer.deadline_ms + 1000 * settings.engine.start_timeout_s
+    appliance = Appliance(replace(settings, answer=replace(settings.answer, deadline_ms=patience_ms)))
+    await asyncio.to_thread(appliance.claim)
     try:
-        if needs == "recall":
+        if needs == "answers":
+            await appliance.start_engine(wait=False)
+        await asyncio.to_thread(appliance.open)
+        if needs != "store":
             await asyncio.to_thread(appliance.load_models)
-        elif needs == "answers":
-            await asyncio.gather(appliance.start_engine(), asyncio.to_thread(appliance.load_models))
         yield appliance
     finally:
         await appliance.close()
