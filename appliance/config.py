@@ -230,7 +230,7 @@ def _leaves(struct: type[msgspec.Struct], prefix: str = "") -> dict[str, type]:
         if isinstance(base, type) and issubclass(base, msgspec.Struct):
             found |= _leaves(base, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = base
+            found[f"{prefix}{name}"] = str if get_origin(base) is Literal else base
     return found
 
 
