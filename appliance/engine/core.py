@@ -6,14 +6,13 @@ Must not know sockets or processes: messages go in by methods and come out of `t
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from appliance.config import EngineSettings
-from appliance.engine.grammar import Grammars, UnsupportedConstraint
+from appliance.engine.intake import MOST_DRAFT, Intake, Refused
 from appliance.engine.llama import DRAFT_TOKENS, NO_KV_SLOT, WARM_UP_TOKENS, Llama
 from appliance.engine.pace import Pace
 from appliance.engine.persist import PrefixFiles
@@ -32,15 +31,8 @@ from appliance.engine.protocol import (
     TokenLogprob,
 )
 from appliance.engine.radix import common_length
-from appliance.engine.sampling import Sampler, fault_of
 from appliance.engine.sequence import Sequence
-from appliance.engine.speculate import Drafter
-from appliance.engine.text import TextStream
 
-# No tokenizer packs this many bytes into each token of a real text: a longer prompt is refused before the
-# second that it would take to tokenize it, in which nobody else would be served.
-_MOST_BYTES_PER_TOKEN = 32
-_MOST_DRAFT = 16  # of one sequence in a step
 _QUOTED = 16  # requests of the queue whose place in the prefix cache is looked up anew in each step
 _KEPT_AT_END = 4  # prefixes that a stop hands to the disk at most: it must be over soon
 _WORTH_WAITING = 32  # tokens that another is about to compute: fewer are computed twice rather than waited for
@@ -75,7 +67,7 @@ class Core:
         self.cache = PrefixCache(self.llama, self.llama.kv_tokens, ids, settings.host_cache_bytes)
         warm = (WARM_UP_TOKENS, self.llama.warm_up_s)
         self._pace = Pace(settings.batch_tokens, settings.itl_target_ms / 1000, warm=warm)
-        self._grammars = Grammars(self.llama)
+        self._intake = Intake(self.llama, settings)
         self._out: list[FromEngine] = []
         if self.files is not None:
             for saved in self.files.load():
@@ -108,66 +100,20 @@ class Core:
 
     def submit(self, request: Submit) -> None:
         """Queue a request, or answer `Failed` at once."""
-        if fault := self._fault(request):
-            return self._refuse(request.id, *fault)
-        prompt = self.llama.tokenize_prompt(request.prompt)
-        limit = self.llama.context_tokens
-        if not prompt:
-            return self._refuse(request.id, "invalid_request", "The prompt is empty.")
-        cells = len(prompt) + request.max_tokens
-        if cells > limit:
-            message = (
-                f"The prompt has {len(prompt)} tokens and {request.max_tokens} more are asked for: "
-                f"{cells} in all, but the context holds {limit}."
-            )
-            return self._refuse(request.id, "context_length_exceeded", message)
-        tokens = [*prompt, *request.generated]
+        queued = len(self._waiting)
+        if request.id in self._waiting or request.id in self._running:
+            return self._refuse(request.id, "invalid_request", f"Request id {request.id} is in use.")
+        if queued >= self.settings.max_queue:
+            return self._refuse(request.id, "overloaded", f"{queued} requests are waiting already.")
         try:
-            matcher = self._grammars.matcher(request.constraint) if request.constraint else None
-            sampler = Sampler(self.llama, request.sampling, tokens, len(prompt), matcher)
-        except (UnsupportedConstraint, ArithmeticError) as error:
-            return self._refuse(request.id, "invalid_request", str(error))
-        text = TextStream(request.stop)
-        for token in request.generated:
-            text.feed(self.llama.piece(token))  # it was sent by an earlier engine
-        speculates = self.settings.speculation and not self.settings.deterministic
-        now = time.monotonic()
-        sequence = Sequence(
-            request=request,
-            tokens=tokens,
-            prompt_tokens=len(prompt),
-            pinned_tokens=len(self.llama.tokenize_prompt(request.prompt[: request.pinned])) if request.pinned else 0,
-            arrived_s=now,
-            deadline_s=math.inf if request.deadline_ms is None else now + request.deadline_ms / 1000,
-            sampler=sampler,
-            matcher=matcher,
-            text=text,
-            drafter=Drafter(tokens, _MOST_DRAFT) if speculates else None,
-        )
+            sequence = self._intake.read(request, time.monotonic())
+        except Refused as error:
+            return self._refuse(request.id, error.code, error.message)
         self._waiting[request.id] = sequence
-        if text.stopped:  # the earlier engine ended before it could say so
+        if sequence.text.stopped:  # an earlier engine ended before it could say so
             self._finish(sequence, "stop")
         elif sequence.generated >= request.max_tokens:
             self._finish(sequence, "length")
-
-    def _fault(self, request: Submit) -> tuple[str, str] | None:
-        """Code and message of what is wrong with a request before it is tokenized."""
-        queued = len(self._waiting)
-        if request.id in self._waiting or request.id in self._running:
-            return "invalid_request", f"Request id {request.id} is in use."
-        if queued >= self.settings.max_queue:
-            return "overloaded", f"{queued} requests are waiting already."
-        if request.max_tokens < 1:
-            return "invalid_request", "max_tokens must be at least 1."
-        if fault := fault_of(request.sampling, self.llama.n_vocab):
-            return "invalid_request", fault
-        if not all(0 <= token < self.llama.n_vocab for token in request.generated):
-            return "invalid_request", "A generated token is not of this model."
-        size = sum(len(segment.text.encode("utf-8", "replace")) for segment in request.prompt)
-        if size > self.llama.context_tokens * _MOST_BYTES_PER_TOKEN:
-            message = f"A prompt of {size} bytes is too long: the context holds {self.llama.context_tokens} tokens."
-            return "context_length_exceeded", message
-        return None
 
     def cancel(self, message: Cancel) -> None:
         """End a request at once. One that has ended already is not known any more: nothing to do."""
@@ -299,7 +245,7 @@ class Core:
             sequence.drafts = []
             if sequence.drafter is None or not sequence.decoding or room == 0:
                 continue
-            most = min(room, _MOST_DRAFT, sequence.request.max_tokens - sequence.generated - 1)
+            most = min(room, MOST_DRAFT, sequence.request.max_tokens - sequence.generated - 1)
             if most < 1:
                 continue
             drafts = sequence.matcher.forced(most) if sequence.matcher else []

@@ -375,9 +375,11 @@ class PrefixCache:
         assert parent is not None  # noqa: S101
         sequence = NO_SEQUENCE
         if node.sequence != NO_SEQUENCE:
-            node.users += 1  # it must not be the one that is evicted for the id
+            for step in node.path():  # none of these may be evicted for the id
+                step.users += 1
             sequence = self._take_id()
-            node.users -= 1
+            for step in node.path():
+                step.users -= 1
             if sequence == NO_SEQUENCE:
                 return None
         keep = at - node.start

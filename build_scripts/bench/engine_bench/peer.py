@@ -140,12 +140,12 @@ class Peer:
         head = f"{method} {path} HTTP/1.1\r\nHost: {_HOST}\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(_Connection, _HOST, self._port)
+        transport, connection = await loop.create_connection(_Connection, _HOST, self._port)
         try:
-            connection.send(head.encode() + body)
+            transport.write(head.encode() + body)
             yield connection
         finally:
-            connection.close()
+            transport.close()
 
 
 class _Connection(asyncio.Protocol):
@@ -153,11 +153,6 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._pieces: asyncio.Queue[bytes] = asyncio.Queue()
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101
-        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         self._pieces.put_nowait(data)
@@ -165,16 +160,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._pieces.put_nowait(b"")
 
-    def send(self, data: bytes) -> None:
-        assert self._transport is not None  # noqa: S101
-        self._transport.write(data)
-
     async def receive(self) -> bytes:
         return await self._pieces.get()
-
-    def close(self) -> None:
-        assert self._transport is not None  # noqa: S101
-        self._transport.close()
 
 
 def _free_port() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import settings
@@ -11,57 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from appliance.engine.prefix import Lease, PrefixCache
 from appliance.engine.radix import NO_SEQUENCE, InMemory
-
-Cell = tuple[str, tuple[int, ...]]  # label and all tokens up to and including the cell's own: what its KV depends on
-
-
-@dataclass
-class Cells:
-    """A context: sequence → position → the id of a physical cell; and what each cell holds."""
-
-    total: int
-    seen: dict[int, dict[int, int]] = field(default_factory=dict)
-    held: dict[int, Cell] = field(default_factory=dict)
-    made: int = 0
-    refuse: bool = False
-
-    def of(self, sequence: int) -> dict[int, int]:
-        return self.seen.setdefault(sequence, {})
-
-    def used(self) -> int:
-        return len({cell for cells in self.seen.values() for cell in cells.values()})
-
-    def compute(self, sequence: int, position: int, cell: Cell) -> None:
-        """What a decode does. There must be room, and no gap before."""
-        assert self.used() < self.total, "the context is full although the cells were promised"
-        assert position not in self.of(sequence) and (position == 0 or position - 1 in self.of(sequence))
-        self.made += 1
-        self.held[self.made] = cell
-        self.of(sequence)[position] = self.made
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        for position in range(start, end):
-            assert position not in self.of(target), "a sequence would see two cells at one position"
-            self.of(target)[position] = self.of(source)[position]
-
-    def remove(self, sequence: int, start: int, end: int) -> None:
-        for position in [p for p in self.of(sequence) if p >= start and (end < 0 or p < end)]:
-            del self.of(sequence)[position]
-
-    def save(self, sequence: int) -> bytes:
-        return repr({position: self.held[cell] for position, cell in self.of(sequence).items()}).encode()
-
-    def load(self, sequence: int, data: bytes) -> bool:
-        assert not self.of(sequence), "loaded into a sequence that is not empty"
-        wanted: dict[int, Cell] = eval(data)  # noqa: S307  # of `save`
-        if self.refuse or self.used() + len(wanted) > self.total:
-            return False
-        for position, cell in wanted.items():
-            self.made += 1
-            self.held[self.made] = cell
-            self.of(sequence)[position] = self.made
-        return True
-
+from tests.unit.engine.cells import Cells
 
 SLOTS, IDS, TOTAL = 3, 7, 60
 labels = st.sampled_from(["", "b"])
@@ -80,10 +30,10 @@ class Request:
 class Machine(RuleBasedStateMachine):
     """Requests that come, compute in pieces, share, grow and go, in any order."""
 
-    @initialize(host=st.sampled_from([0, 900, 100_000]))
-    def begin(self, host: int) -> None:
+    @initialize(host=st.sampled_from([0, 900, 100_000]), ids=st.sampled_from([2, IDS]))
+    def begin(self, host: int, ids: int) -> None:
         self.kv = Cells(TOTAL)
-        self.cache = PrefixCache(self.kv, TOTAL, range(SLOTS, SLOTS + IDS), host)
+        self.cache = PrefixCache(self.kv, TOTAL, range(SLOTS, SLOTS + ids), host)
         self.free = list(range(SLOTS))
         self.running: list[Request] = []
 
@@ -183,7 +133,7 @@ class Machine(RuleBasedStateMachine):
         in_context = [node for _, node in cache.nodes() if node.sequence != NO_SEQUENCE]
         assert cache.cached_cells == sum(len(node.tokens) for node in in_context)
         own = sum(request.computed - request.lease.shared for request in self.running)
-        assert self.kv.used() == cache.cached_cells + own, "a cell is held twice, or by nobody"
+        assert self.kv.used_cells() == cache.cached_cells + own, "a cell is held twice, or by nobody"
         promised = sum(request.cells - request.lease.shared for request in self.running)
         assert cache.free_cells == TOTAL - cache.cached_cells - promised >= 0
         saved = {id(node.saved): node.saved.size for _, node in cache.nodes() if node.saved}
@@ -195,7 +145,7 @@ class Machine(RuleBasedStateMachine):
         for request in self.running:
             self.cache.release(request.lease)
         assert all(node.users == 0 for _, node in self.cache.nodes())
-        assert self.kv.used() == self.cache.cached_cells
+        assert self.kv.used_cells() == self.cache.cached_cells
 
 
 TestMachine = Machine.TestCase

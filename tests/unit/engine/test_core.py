@@ -1,0 +1,240 @@
+"""The core over a stand-in for llama.cpp, whose next token follows from the whole text before it and nothing else.
+
+So each answer can be told without the engine: if it is another, KV was mixed up, lost or stale. The real model is in
+tests/integration; there rounding hides what is exact here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.config import EngineSettings
+from appliance.engine.core import Core
+from appliance.engine.protocol import Cancel, Done, Failed, FromEngine, Sampling, Segment, Started, Submit, Token
+from tests.unit.engine.cells import Cells
+
+VOCABULARY = 12  # small: texts repeat themselves, so that guesses are often right
+END = 0
+SLOTS, PREFIXES = 4, 12
+
+
+@dataclass
+class Rows:
+    """Stands in for `Batch`."""
+
+    capacity: int = 64
+    items: list[tuple[int, int, int, bool]] = field(default_factory=list)  # token, position, sequence, output
+
+    @property
+    def outputs(self) -> list[int]:
+        return [place for place, item in enumerate(self.items) if item[3]]
+
+    def clear(self) -> None:
+        self.items.clear()
+
+    def add(self, tokens: Sequence[int], position: int, sequence: int, *, outputs: int) -> None:
+        first = len(tokens) - outputs
+        self.items += [(token, position + n, sequence, n >= first) for n, token in enumerate(tokens)]
+        assert len(self.items) <= self.capacity
+
+
+class StandIn(Cells):
+    """Stands in for `Llama`: what a token's KV depends on is kept in its cell, and checked at every use."""
+
+    n_vocab = VOCABULARY
+    context_tokens = 60
+    warm_up_s = 0.001
+    max_sequences = SLOTS
+    prefix_sequences = range(SLOTS, SLOTS + PREFIXES)
+    vocab = None
+
+    def __init__(self, total: int) -> None:
+        super().__init__(total)
+        self.kv_tokens = total
+        self.batch = Rows()
+        self.rows: list[tuple[int, ...]] = []
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        return [ord(letter) - 96 for letter in text]
+
+    def tokenize_prompt(self, prompt: Iterable[Segment]) -> list[int]:
+        return [token for segment in prompt for token in self.tokenize(segment.text, special=False)]
+
+    def piece(self, token: int) -> bytes:
+        return bytes([96 + token])
+
+    def is_end(self, token: int) -> bool:
+        return token == END
+
+    def used(self, sequence: int) -> int:
+        return max(self.of(sequence), default=-1) + 1
+
+    def decode(self) -> int:
+        self.rows = []
+        for token, position, sequence, output in self.batch.items:
+            before = [self.held[self.of(sequence)[at]] for at in range(position)]
+            tokens = tuple(cell[1][-1] for cell in before)
+            assert all(cell[1] == tokens[: at + 1] for at, cell in enumerate(before)), "KV of another text"
+            self.compute(sequence, position, ("", (*tokens, token)))
+            if output:
+                self.rows.append((*tokens, token))
+        return 0
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        return np.stack([scores(tokens) for tokens in self.rows])
+
+
+def scores(tokens: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """What the stand-in thinks comes next: mostly what followed the last three tokens before, else a hash."""
+    digest = hashlib.blake2b(bytes(tokens[-3:]), digest_size=VOCABULARY).digest()
+    rare = hashlib.blake2b(bytes(tokens), digest_size=1).digest()[0]
+    found = np.frombuffer(digest, np.uint8).astype(np.float32) / np.float32(64)
+    found[END] = 5.0 if rare % 9 == 0 else -5.0
+    found[1 + rare % (VOCABULARY - 1)] += 3.0 * (rare % 4 == 0)
+    return found
+
+
+def alone(prompt: str, max_tokens: int) -> str:
+    """The greedy answer, from the rule itself."""
+    tokens = [ord(letter) - 96 for letter in prompt]
+    said = ""
+    while len(said) < max_tokens:
+        best = int(scores(tuple(tokens)).argmax())
+        if best == END:
+            break
+        tokens.append(best)
+        said += chr(96 + best)
+    return said
+
+
+SETTINGS = EngineSettings(kv_tokens=150, max_sequences=SLOTS, batch_tokens=32, aging_s=0.01, host_cache_bytes=20_000)
+
+
+def new_core(total: int = 150, **changes: Any) -> tuple[Core, StandIn]:
+    llama = StandIn(total)
+    settings = EngineSettings(**{name: getattr(SETTINGS, name) for name in SETTINGS.__struct_fields__} | changes)
+    return Core(llama, settings), llama  # type: ignore[arg-type]
+
+
+def submit(number: int, prompt: str, max_tokens: int, **rest: Any) -> Submit:
+    return Submit(number, (Segment(prompt),), max_tokens, **rest)
+
+
+def text(messages: Iterable[FromEngine], number: int) -> str:
+    return "".join(m.text for m in messages if isinstance(m, Token) and m.id == number)
+
+
+def finish(core: Core, llama: StandIn) -> list[FromEngine]:
+    messages = core.take_messages()
+    steps = 0
+    while core.busy:
+        core.step()
+        core.check_integrity()
+        messages += core.take_messages()
+        steps += 1
+        assert steps < 10_000, "it does not end"
+    return messages
+
+
+begins = st.sampled_from(["", "abcabcabcabc", "abcabcabcabd", "kkkkkkkkkkkkkkkkkkkkkkkk", "abc"])
+prompts = st.builds(lambda begin, rest: (begin + rest) or "a", begins, st.text("abcdefghijk", max_size=20))
+requests = st.tuples(
+    prompts,
+    st.integers(1, 15),
+    st.sampled_from(["interactive", "normal", "batch"]),
+    st.sampled_from(["", "", "tenant"]),
+    st.integers(0, 3),  # steps before the next one
+    st.booleans(),  # pinned
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    asked=st.lists(requests, min_size=1, max_size=14),
+    total=st.sampled_from([75, 150, 1000]),
+    host=st.sampled_from([0, 20_000]),
+    speculation=st.booleans(),
+    cancelled=st.sets(st.integers(0, 13), max_size=3),
+)
+def test_whatever_else_is_asked_each_answer_is_the_one_that_it_is_alone(
+    asked: list[tuple[str, int, Any, str, int, bool]], total: int, host: int, speculation: bool, cancelled: set[int]
+) -> None:
+    core, llama = new_core(total, host_cache_bytes=host, speculation=speculation)
+    core._pace.marginal = lambda decodes: 0.05  # type: ignore[method-assign]  # guesses pay, whatever this machine costs
+    messages: list[FromEngine] = []
+    for number, (prompt, most, priority, label, pause, pinned) in enumerate(asked):
+        core.submit(submit(number, prompt, most, priority=priority, label=label, pinned=int(pinned)))
+        for _ in range(pause):
+            core.step()
+            core.check_integrity()
+        if number in cancelled:
+            core.cancel(Cancel(number))
+        messages += core.take_messages()
+    messages += finish(core, llama)
+    for number, (prompt, most, *_) in enumerate(asked):
+        (end,) = [m for m in messages if isinstance(m, Done | Failed) and m.id == number]
+        assert isinstance(end, Done)
+        said = text(messages, number)
+        assert len([m for m in messages if isinstance(m, Started) and m.id == number]) <= 1
+        if end.finish_reason == "cancelled":
+            assert alone(prompt, most).startswith(said)
+        else:
+            assert said == alone(prompt, most)
+            assert end.generated_tokens == len(said)
+    assert core.cache.free_cells + core.cache.cached_cells == total == llama.kv_tokens
+    assert llama.used_cells() == core.cache.cached_cells
+    core.close()
+    assert llama.used_cells() == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(prompt=prompts, most=st.integers(1, 20), at=st.integers(0, 20), seed=st.none() | st.integers(0, 9))
+def test_an_answer_that_another_engine_takes_over_is_the_same(
+    prompt: str, most: int, at: int, seed: int | None
+) -> None:
+    sampling = Sampling() if seed is None else Sampling(temperature=1.0, seed=seed)
+    core, llama = new_core()
+    core.submit(submit(1, prompt, most, sampling=sampling))
+    messages = finish(core, llama)
+    told = [token for m in messages if isinstance(m, Token) for token in m.ids]
+    other, llama = new_core()
+    other.submit(submit(1, prompt, most, sampling=sampling, generated=tuple(told[:at])))
+    rest = finish(other, llama)
+    assert [token for m in rest if isinstance(m, Token) for token in m.ids] == told[at:]
+    assert isinstance(rest[-1], Done) and isinstance(messages[-1], Done)
+    assert rest[-1].generated_tokens == messages[-1].generated_tokens == len(told)
+    if at < len(told):  # else it had ended, and how was lost with the engine
+        assert rest[-1].finish_reason == messages[-1].finish_reason
+
+
+@pytest.mark.slow
+def test_after_ten_thousand_requests_no_cell_and_no_slot_is_lost() -> None:
+    core, llama = new_core(400)
+    chance = random.Random(5)
+    ended = 0
+    for number in range(10_000):
+        begin = chance.choice(["abcabcabcabc", "kkkkkkkkkkkkkkkkkkkk", ""])
+        prompt = begin + "".join(chance.choices("abcdefghijk", k=chance.randint(1, 12)))
+        priority = chance.choice(["interactive", "normal", "batch"])
+        core.submit(submit(number, prompt, chance.randint(1, 6), priority=priority))
+        if chance.random() < 0.1:
+            core.cancel(Cancel(number - chance.randint(0, 5)))
+        core.step()
+        ended += sum(isinstance(m, Done | Failed) for m in core.take_messages())
+    core.check_integrity()
+    ended += sum(isinstance(m, Done | Failed) for m in finish(core, llama))
+    assert ended == 10_000
+    assert core.cache.free_cells + core.cache.cached_cells == 400
+    assert llama.used_cells() == core.cache.cached_cells
+    core.close()
+    assert llama.used_cells() == 0
