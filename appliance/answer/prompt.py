@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from appliance.answer.types import Message, PromptReport
+from appliance.answer.window import turns_left_out
 from appliance.engine.chat import render_chat
 from appliance.engine.protocol import Ready, Segment
 from appliance.errors import PromptTooLong
@@ -38,16 +39,17 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 async def plain(messages: Sequence[Message], ready: Ready, count: CountTokens, answer_tokens: int) -> Prompt:
-    """The conversation as it is.
+    """The conversation as it is; where it is too long, without its oldest turns (see `window`).
 
     Raises:
-        PromptTooLong: it does not fit beside an answer of `answer_tokens`.
+        PromptTooLong: instructions and the last message do not fit beside an answer of `answer_tokens`.
     """
-    segments = _render(messages, ready)
+    kept, cut = await _windowed(messages, ready, count, ready.context_tokens - answer_tokens)
+    segments = _render(kept, ready)
     tokens = sum(await count([segment.text for segment in segments]))
     _check_fits(tokens, answer_tokens, ready.context_tokens)
-    report = PromptReport(kept={"messages": len(messages), "tokens": tokens})
-    return Prompt(segments, tokens, report, _pinned(messages, segments))
+    report = PromptReport(kept={"messages": len(kept), "tokens": tokens}, cut=cut)
+    return Prompt(segments, tokens, report, _pinned(kept, segments))
 
 
 async def grounded(
@@ -61,12 +63,16 @@ async def grounded(
 ) -> Prompt:
     """The conversation with passages to answer from.
 
-    Passages come best first, and are taken in that order while they fit `passage_tokens` and the context; the
-    conversation is never cut.
+    Passages come best first, and are taken in that order while they fit `passage_tokens` and the context. The
+    conversation comes first: it is left whole where it fits beside the answer, else without its oldest turns.
 
     Raises:
-        PromptTooLong: the conversation alone does not fit beside an answer of `answer_tokens`.
+        PromptTooLong: instructions and the last message do not fit beside an answer of `answer_tokens`.
     """
+    framed = _with_passages(messages, [])
+    framed, cut = await _windowed(framed, ready, count, ready.context_tokens - answer_tokens)
+    if cut:
+        messages = [message for message in messages if message.role == "system"] + _turns(framed)
     frame = _render(_with_passages(messages, []), ready)
     # Counted with the longest number that a passage may get.
     listed = [_numbered(len(passages), passage) for passage in passages]
@@ -84,12 +90,37 @@ async def grounded(
     laid_out = tuple(sorted(passages[:kept], key=lambda passage: (passage.document_id, passage.chunk_id)))
     conversation = _with_passages(messages, laid_out)
     segments = _render(conversation, ready)
-    cut: tuple[str, ...] = ()
     if kept < len(passages):
-        cut = (f"passages ranked {kept + 1} to {len(passages)}: over the budget of {room} tokens for passages",)
+        cut += (f"passages ranked {kept + 1} to {len(passages)}: over the budget of {room} tokens for passages",)
     total = frame_tokens + tokens
     report = PromptReport(kept={"messages": len(messages), "passages": kept, "tokens": total}, cut=cut)
     return Prompt(segments, total, report, _pinned(conversation, segments), laid_out)
+
+
+async def _windowed(
+    messages: Sequence[Message], ready: Ready, count: CountTokens, room: int
+) -> tuple[list[Message], tuple[str, ...]]:
+    """The messages that fit `room` tokens, and what was left out."""
+    segments = _render(messages, ready)
+    costs = await count([segment.text for segment in segments] + [message.content for message in messages])
+    total, contents = sum(costs[: len(segments)]), costs[len(segments) :]
+    if total <= room:
+        return list(messages), ()
+    # What the template adds is shared out evenly: what it writes once counts as if it were each message's.
+    added = -(-(total - sum(contents)) // len(messages))
+    fixed = [message for message in messages if message.role == "system"]
+    turns = _turns(messages)
+    each = [cost + added for message, cost in zip(messages, contents, strict=True) if message.role != "system"]
+    instructions = sum(cost + added for message, cost in zip(messages, contents, strict=True)) - sum(each)
+    gone = turns_left_out(each, [message.role == "user" for message in turns], room - instructions)
+    if not gone:
+        return list(messages), ()
+    what = f"the {gone} oldest of {len(turns)} messages: the conversation has {total} tokens, there is room for {room}"
+    return fixed + turns[gone:], (what,)
+
+
+def _turns(messages: Sequence[Message]) -> list[Message]:
+    return [message for message in messages if message.role != "system"]
 
 
 def _pinned(messages: Sequence[Message], segments: Sequence[Segment]) -> int:
@@ -102,7 +133,7 @@ def _pinned(messages: Sequence[Message], segments: Sequence[Segment]) -> int:
 
 def _with_passages(messages: Sequence[Message], passages: Sequence[Passage]) -> list[Message]:
     own = [message.content for message in messages if message.role == "system"]
-    turns = [message for message in messages if message.role != "system"]
+    turns = _turns(messages)
     listing = "\n".join(_numbered(number, passage) for number, passage in enumerate(passages, start=1))
     first = Message(role=turns[0].role, content=f"Passages:\n{listing}\n\nQuestion: {turns[0].content}")
     return [Message(role="system", content="\n\n".join([INSTRUCTIONS, *own])), first, *turns[1:]]
