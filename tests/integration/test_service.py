@@ -124,26 +124,21 @@ def test_a_document_put_in_now_is_found_now_and_gone_when_deleted(service: Servi
     assert "no documents" in gone.json()["error"]["message"]
 
 
-def test_a_killed_engine_ends_the_stream_with_retry_and_comes_back(service: Service) -> None:
-    killed = 0.0
+def test_a_killed_engine_is_a_pause_in_the_stream(service: Service) -> None:
+    # That the text goes on as it would have is shown with the engine alone: here the sources may differ.
+    engine = service.children()["engine"]
+    before, events = "", []
     with httpx.stream("POST", f"{service.url}/v1/ask", json=LONG, timeout=60) as reply:
-        events = []
-        for event in sse(reply.iter_lines()):
-            events.append(event)
-            if event[0] == "delta" and not killed:
-                os.kill(service.children()["engine"], signal.SIGKILL)
-                killed = time.monotonic()
-    name, data = events[-1]
-    assert name == "error"
-    assert "retry" in data["error"]["message"].lower()
-    while True:
-        again = httpx.post(f"{service.url}/v1/ask", json={**LONG, "max_tokens": 4, "stream": False}, timeout=60).json()
-        if again["appliance"]["tokens"]["generated"]:
-            break
-        # Until then questions are answered too, by quotations.
-        assert again["appliance"]["degraded"]
-        assert time.monotonic() - killed < 5
-        time.sleep(0.05)
+        for name, data in sse(reply.iter_lines()):
+            events.append((name, data))
+            if name == "delta" and not before:
+                before = data["text"]
+                os.kill(engine, signal.SIGKILL)
+    assert events[-1][0] == "done" and "error" not in [name for name, _ in events]
+    assert service.children()["engine"] != engine
+    assert len([data for name, data in events if name == "delta"]) > 1
+    answer = httpx.post(f"{service.url}/v1/ask", json={**LONG, "max_tokens": 4, "stream": False}, timeout=60).json()
+    assert answer["appliance"]["tokens"]["generated"]
 
 
 def test_a_client_that_leaves_frees_its_sequence(service: Service) -> None:
@@ -189,8 +184,8 @@ def test_health_is_answered_while_it_loads(pocket: ResolvedPack, tmp_path: Path)
         seen = set()
         while (reply := httpx.get(f"{service.url}/readyz", timeout=30)).status_code != 200:
             seen.add((reply.status_code, reply.json()["status"]))
-        assert (503, "not_ready") in seen  # the engine starts last, and takes its time
-        assert seen <= {(503, "loading"), (503, "not_ready")}
+        assert (503, "loading") in seen
+        assert seen <= {(503, "loading"), (503, "not_ready")}  # then the engine may still be starting
 
 
 def test_a_command_waits_while_it_loads(pocket: ResolvedPack, tmp_path: Path) -> None:
