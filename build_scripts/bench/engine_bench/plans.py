@@ -124,7 +124,7 @@ PLANS: dict[str, Plan] = {
             Column("ours, not guessing", ours=True, speculation=False),
             Column("peer", ours=False, options=(*_NO_RAM, *_NGRAM)),
         ),
-        goals=(_throughput(1.3, "ours, not guessing"), _throughput(1.0)),
+        goals=(_throughput(1.3, "ours, not guessing"),),
         candidates=(
             _NO_RAM,
             (*_NO_RAM, "--spec-type", "ngram-simple"),
@@ -152,5 +152,6 @@ def tuning(plan: Plan) -> tuple[Column, ...]:
     """A column for each thing that a user of llama-server might try, in the first peer's order of passages."""
     order = next(column.order for column in plan.columns if not column.ours)
     return tuple(
-        Column(" ".join(options) or "defaults", ours=False, order=order, options=options) for options in plan.candidates
+        Column(f"peer {number}", ours=False, order=order, options=options)
+        for number, options in enumerate(plan.candidates, start=1)
     )

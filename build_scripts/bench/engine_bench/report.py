@@ -102,14 +102,13 @@ def overhead_text(model: str, measured: OverheadMeasured) -> str:
     ]
     return (
         f"### overhead: a step of 16 sequences\n\n{table(rows)}\n\n"
-        f"{_conditions(measured.conditions)} {len(measured.rounds)} rounds.\n"
+        f"{_conditions(measured.conditions)} {_rounds(len(measured.rounds))}.\n"
     )
 
 
 def results_text(results: Results) -> str:
-    """Everything measured with one model."""
-    parts = [f"## {results.model}\n"]
-    parts += [workload_text(key, results.workloads[key]) for key in PLANS if key in results.workloads]
+    """A section for each thing measured with one model."""
+    parts = [workload_text(key, results.workloads[key]) for key in PLANS if key in results.workloads]
     if results.overhead is not None:
         parts.append(overhead_text(results.model, results.overhead))
     return "\n".join(parts)
@@ -117,7 +116,8 @@ def results_text(results: Results) -> str:
 
 def document(all_results: Iterable[Results]) -> str:
     """RESULTS.md."""
-    return "\n".join([_HEAD, *map(results_text, all_results)])
+    models = (f"## {one.model}\n\n{results_text(one)}" for one in all_results)
+    return "\n".join([_HEAD, *models])
 
 
 def _ratio(metric: str, other: str, values: dict[str, list[float]], goals: Sequence[Goal]) -> str:
@@ -142,9 +142,12 @@ def _conditions(conditions: Conditions, measured: Measured | None = None) -> str
         return text
     one = next(iter(measured.rounds.values()))
     asked = f"{one[0].prompt_tokens} tokens of prompts and {one[0].generated_tokens} of answers"
-    return (
-        f"{text} {len(one)} rounds, each of them {asked} in {number(spread([m.span_s for m in one]).median)} s by ours."
-    )
+    span = number(spread([m.span_s for m in one]).median)
+    return f"{text} {_rounds(len(one))}, in each {asked}: {span} s in the first column."
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'s' if count > 1 else ''}"
 
 
 def _share(part: int, whole: int) -> float | None:
