@@ -262,7 +262,11 @@ class EngineClient:
             deaths = 0
             child = self._child
             assert child is not None  # noqa: S101
-            why = await self._serve(child)
+            try:
+                why = await self._serve(child)
+            except Exception as error:  # a fault of ours: nobody must wait for ever because of it
+                _log.exception("the engine's messages could not be handled")
+                why = f"was given up: {error!r}"
             self._child = None
             self._set("restarting", "The engine is restarting.")
             waiting = self._dispatch.lose_engine()

@@ -21,7 +21,7 @@ Reply = Started | Token | Done | Counted | Failed
 
 _Phase = Literal["queue", "prefill", "decode"]
 
-_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_encoder = msgspec.msgpack.Encoder()
 
 
 class Request:
@@ -58,7 +58,10 @@ class Request:
         message = self.message
         content: tuple[object, ...]
         if isinstance(message, Submit):
-            content = (message.prompt, message.max_tokens, message.sampling, message.stop, message.constraint)
+            # Without the seed: it may have been drawn for this very request. A map has no order: sorted.
+            sampling = replace(message.sampling, seed=None, logit_bias={})
+            bias = sorted(message.sampling.logit_bias.items())
+            content = (message.prompt, message.max_tokens, sampling, bias, message.stop, message.constraint)
         else:
             content = (message.texts,)
         return hashlib.sha256(_encoder.encode(content)).digest()
