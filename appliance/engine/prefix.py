@@ -49,15 +49,20 @@ class PrefixCache:
         cells: how many it has.
         sequences: ids that nodes may use; slots of running sequences are others.
         host_bytes: memory for ranges that had to leave the context; 0: none is kept.
+        idle_cells: of ranges that nobody uses, so many may stay in the context; those over it go to memory, if there
+            is any for them. None: all may stay.
     """
 
-    def __init__(self, kv: KV, cells: int, sequences: Sequence[int], host_bytes: int) -> None:
+    def __init__(
+        self, kv: KV, cells: int, sequences: Sequence[int], host_bytes: int, idle_cells: int | None = None
+    ) -> None:
         self._kv = kv
         self.cells = cells
         self._free_ids = list(sequences)[::-1]
         self._most_pinned = len(self._free_ids) // PIN_SHARE
         self._pinned = 0
         self._host_limit = host_bytes
+        self._idle_limit = cells if idle_cells is None or not host_bytes else idle_cells
         self.host_bytes = 0
         self.cached_cells = 0  # of nodes in the context
         self._promised = 0  # to leases, beyond what they share
@@ -201,16 +206,22 @@ class PrefixCache:
 
     def release(self, lease: Lease) -> None:
         """Free the slot; what the tree knows of it stays cached."""
+        self._end(lease)
+        self._prune(lease.node)
+        while sum(len(node.tokens) for node in self._nodes() if self._evictable(node)) > self._idle_limit:
+            self._evict()
+
+    def _end(self, lease: Lease) -> None:
         self._promised -= lease.cells - lease.shared
         for step in lease.node.path():
             step.users -= 1
         self._kv.remove(lease.slot, 0, -1)
-        self._prune(lease.node)
 
     def drop(self, lease: Lease) -> None:
         """Free the slot, and forget what nobody else needs of its path: its KV is not to be trusted."""
         node = lease.node
-        self.release(lease)
+        self._end(lease)
+        self._prune(node)
         while not node.is_root and node.users == 0 and not node.children:
             parent = node.parent or node
             if node.in_context:
@@ -265,16 +276,24 @@ class PrefixCache:
         return True
 
     def to_keep(self) -> tuple[str, Node, bytes] | None:
-        """A range in the context that is worth having after a restart and was not handed out yet, with its KV.
+        """A range that is worth having after a restart and was not handed out yet, with its KV.
 
         Pinned ones and those that were found again, their beginnings first.
         """
         for label, node in self.nodes():
             worth = node.pinned or (node.hits >= WORTH_KEEPING_HITS and len(node.tokens) >= WORTH_SAVING_TOKENS)
             parent = node.parent
-            if worth and not node.kept and node.in_context and parent is not None and (parent.kept or parent.is_root):
-                node.kept = True
-                return label, node, self._kv.save(node.sequence)
+            if not worth or node.kept or parent is None or not (parent.kept or parent.is_root):
+                continue
+            saved = node.saved
+            if node.in_context:
+                data = self._kv.save(node.sequence)
+            elif saved and (saved.start, saved.end) == (node.start, node.end) and (read := saved.read()) is not None:
+                data = read
+            else:
+                continue
+            node.kept = True
+            return label, node, data
         return None
 
     # ── inside ─────────────────────────────────────────────────────────────────────────────────────────────────────

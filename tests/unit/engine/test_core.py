@@ -57,6 +57,7 @@ class StandIn(Cells):
     max_sequences = SLOTS
     prefix_sequences = range(SLOTS, SLOTS + PREFIXES)
     vocab = None
+    device = "cpu"
 
     def __init__(self, total: int) -> None:
         super().__init__(total)

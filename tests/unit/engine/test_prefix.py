@@ -30,10 +30,12 @@ class Request:
 class Machine(RuleBasedStateMachine):
     """Requests that come, compute in pieces, share, grow and go, in any order."""
 
-    @initialize(host=st.sampled_from([0, 900, 100_000]), ids=st.sampled_from([2, IDS]))
-    def begin(self, host: int, ids: int) -> None:
+    @initialize(
+        host=st.sampled_from([0, 900, 100_000]), ids=st.sampled_from([2, IDS]), idle=st.sampled_from([None, 0, 10])
+    )
+    def begin(self, host: int, ids: int, idle: int | None) -> None:
         self.kv = Cells(TOTAL)
-        self.cache = PrefixCache(self.kv, TOTAL, range(SLOTS, SLOTS + ids), host)
+        self.cache = PrefixCache(self.kv, TOTAL, range(SLOTS, SLOTS + ids), host, idle)
         self.free = list(range(SLOTS))
         self.running: list[Request] = []
 
@@ -196,6 +198,15 @@ def test_what_leaves_the_context_comes_back_from_memory() -> None:
     assert driver.cache.stats.saved == 1
     assert driver.run(first) == 39
     assert driver.cache.stats.restored == 1
+
+
+def test_what_nobody_uses_goes_to_memory_but_for_a_few_cells() -> None:
+    driver = Driver(total=100)
+    cache = driver.cache = PrefixCache(driver.kv, 100, range(1, 21), 100_000, idle_cells=25)
+    for number in range(4):
+        driver.run([number] * 20)
+    assert cache.cached_cells == 20 and cache.stats.saved == 3
+    assert driver.run([0] * 20) == 19 and cache.stats.restored >= 1
 
 
 def test_without_memory_for_it_what_leaves_is_gone() -> None:
