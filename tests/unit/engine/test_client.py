@@ -207,7 +207,8 @@ async def test_only_the_deadly_one_among_many_is_refused(bench: Running, poison:
         for answer in answers:
             assert isinstance(answer, list)
             assert (text(answer), ids(answer)) == (WHOLE, IDS)
-        assert len(b.log("die")) <= 5
+        # What kills on arrival never started: those that had are blamed first.
+        assert len(b.log("die")) <= (10 if poison == "die=submit" else 5)
         with pytest.raises(Quarantined):
             await b.answer(poison)
         assert text(await b.answer("0")) == WHOLE

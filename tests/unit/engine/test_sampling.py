@@ -99,8 +99,17 @@ def test_what_may_be_drawn_is_what_llama_cpp_leaves(sampling: Sampling, seed: in
     )
     tokens, weights = candidates(row, best, sampling)
     found = range(VOCABULARY) if tokens is None else tokens.tolist()
-    assert set(found) == set(expected)
+    # llama.cpp adds probabilities up in float32, so the last token of top_p may be another one: nothing else may.
+    parted = set(found) ^ set(expected)
+    assert len(parted) <= 1
+    for token in parted:
+        ranked = np.sort(row)[::-1][: sampling.top_k or None].astype(np.float64)
+        shares = np.exp(ranked - best) / np.exp(ranked - best).sum()
+        place = int((ranked > row[token]).sum())
+        assert abs(shares[:place].sum() - sampling.top_p) < 1e-5
     for token, weight in zip(found, weights, strict=True):
+        if token in parted:
+            continue
         assert weight == pytest.approx(np.exp(expected[token] - best / sampling.temperature), rel=1e-4)
 
 
