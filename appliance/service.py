@@ -117,18 +117,17 @@ class Appliance:
         packs = PackStore(self.settings.models_path, load_manifest())
         return packs.resolve(self.settings.models.pack or packs.active())
 
-    async def start_engine(self, *, wait: bool = True) -> None:
-        """Start the generation engine; `wait` False: it becomes ready in the background, watched.
+    async def start_engine(self) -> None:
+        """Start the generation engine; it becomes ready in the background, watched.
 
         Raises:
             ModelMissing, ModelCorrupt: its file is not the one that the manifest names.
-            Unavailable, BadSetting: it did not become ready (with `wait`).
         """
         spec = self._pack.generator
         await asyncio.to_thread(require_intact, spec.path, spec.sha256)
         assert self._engine is not None, "claim() comes first"  # noqa: S101
         self._engine_started = True
-        await self._engine.start(wait=wait)
+        await self._engine.start(wait=False)
 
     async def close(self) -> None:
         """Stop the engine, close the indexes and the store, release the data directory."""

@@ -41,7 +41,7 @@ async def _open(appliance: Appliance, lifecycle: Lifecycle) -> None:
     """The engine starts while the library opens; a stop in between is heeded."""
     await asyncio.to_thread(appliance.claim)
     if not lifecycle.stopping:
-        await appliance.start_engine(wait=False)
+        await appliance.start_engine()
         await asyncio.to_thread(appliance.open)
     if not lifecycle.stopping:
         await asyncio.to_thread(appliance.load_models)

@@ -43,7 +43,7 @@ async def reach(settings: Settings, *, needs: Literal["store", "recall", "answer
     await asyncio.to_thread(appliance.claim)
     try:
         if needs == "answers":
-            await appliance.start_engine(wait=False)
+            await appliance.start_engine()
         await asyncio.to_thread(appliance.open)
         if needs != "store":
             await asyncio.to_thread(appliance.load_models)

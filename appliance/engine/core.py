@@ -16,7 +16,7 @@ from appliance.engine.intake import MOST_DRAFT, Intake, Refused
 from appliance.engine.llama import DRAFT_TOKENS, NO_KV_SLOT, WARM_UP_TOKENS, Llama
 from appliance.engine.pace import Pace
 from appliance.engine.persist import PrefixFiles
-from appliance.engine.policy import CLASSES, Chunk, Running, admit, plan
+from appliance.engine.policy import Chunk, admit, plan, turn
 from appliance.engine.prefix import PrefixCache
 from appliance.engine.protocol import (
     Cancel,
@@ -204,7 +204,7 @@ class Core:
         decision = admit(
             now,
             waiting,
-            [self._seen(sequence) for sequence in self._running.values()],
+            [s.running(self.cache.freed(s.lease)) for s in self._running.values() if s.lease],
             free_sequences=len(self._free_slots),
             free_cells=self.cache.room(),
             aging_s=self.settings.aging_s,
@@ -259,13 +259,13 @@ class Core:
 
     def _plan(self) -> list[Chunk]:
         """Who computes what: a prompt that begins as one before it in the batch waits for the part they share."""
-        reading = sorted((s for s in self._running.values() if not s.decoding), key=_reading_order)
+        reading = sorted((s for s in self._running.values() if not s.decoding), key=lambda s: turn(s.running()))
         for sequence in reading:
             assert sequence.lease is not None  # noqa: S101
             if len(reading) > 1 and sequence.lease.shared == sequence.computed:
                 sequence.computed = self.cache.advance(sequence.lease, sequence.tokens)
         followers = {b.request.id for place, b in enumerate(reading) if any(self._leads(a, b) for a in reading[:place])}
-        active = [self._seen(s) for s in self._running.values() if s.request.id not in followers]
+        active = [s.running() for s in self._running.values() if s.request.id not in followers]
         decodes = sum(sequence.decoding for sequence in active)
         return plan(active, self._pace.budget(decodes), self.llama.batch.capacity)
 
@@ -436,12 +436,3 @@ class Core:
         self._vacate(sequence, keep=True)
         sequence.preempted += 1
         self._waiting[sequence.request.id] = sequence
-
-    def _seen(self, sequence: Sequence) -> Running:
-        """What the policy sees of a sequence in the batch."""
-        assert sequence.lease is not None  # noqa: S101
-        return sequence.running(self.cache.freed(sequence.lease))
-
-
-def _reading_order(sequence: Sequence) -> tuple[int, float, float]:
-    return CLASSES.index(sequence.request.priority), sequence.deadline_s, sequence.admitted_s

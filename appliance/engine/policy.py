@@ -113,7 +113,7 @@ def admit(
     ]
     if not alive or not (free_sequences or candidates):
         return result
-    candidates.sort(key=lambda s: (_rank(s), s.deadline_s, s.started_s, s.id), reverse=True)
+    candidates.sort(key=turn, reverse=True)
     ceiling = len(CLASSES)  # whoever was preempted in this step is not overtaken by his like in the same one
     for request in _in_order(now_s, alive, running, aging_s):
         if _rank(request) >= ceiling:
@@ -188,6 +188,11 @@ def _most(pool: list[Running], count: int) -> int:
     return sum(sorted((sequence.cells for sequence in pool), reverse=True)[:count])
 
 
+def turn(sequence: Running) -> tuple[int, float, float, int]:
+    """Sort key of a step: class, deadline, start."""
+    return _rank(sequence), sequence.deadline_s, sequence.started_s, sequence.id
+
+
 def plan(running: Sequence[Running], budget_tokens: int, capacity_tokens: int | None = None) -> list[Chunk]:
     """One step: every decode first, with its drafts, then prompts up to `budget_tokens` in all.
 
@@ -195,7 +200,7 @@ def plan(running: Sequence[Running], budget_tokens: int, capacity_tokens: int | 
     eighth of their share goes to the one that began first, so that it ends whoever comes after it. No more than
     `capacity_tokens`, the size of the batch, are planned: drafts are left out first, then decodes of low class.
     """
-    order = sorted(running, key=lambda s: (_rank(s), s.deadline_s, s.started_s, s.id))
+    order = sorted(running, key=turn)
     decodes = [sequence for sequence in order if sequence.decoding]
     prompts = [sequence for sequence in order if not sequence.decoding]
     asked = sum(sequence.pending for sequence in prompts)

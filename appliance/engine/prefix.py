@@ -81,7 +81,7 @@ class PrefixCache:
 
     def room(self) -> int:
         """Cells that a new lease may have: free ones, and those of nodes that can be evicted."""
-        return self.free_cells + sum(len(node.tokens) for node in self._nodes() if self._evictable(node))
+        return self.free_cells + self._idle_cells()
 
     def quote(self, label: str, tokens: Sequence[int], cells: int) -> tuple[int, int]:
         """What a request would take of `room()`, and how many of its tokens would not be computed."""
@@ -91,10 +91,6 @@ class PrefixCache:
             if step.in_context and not self._evictable(step):
                 held = min(step.end, length)
         return cells - held, length
-
-    def match_length(self, label: str, tokens: Sequence[int]) -> int:
-        """How many tokens at the front of `tokens` are cached."""
-        return self._match(label, tokens)[1]
 
     def nodes(self) -> Iterator[tuple[str, Node]]:
         """All nodes with their label, parents first."""
@@ -208,7 +204,7 @@ class PrefixCache:
         """Free the slot; what the tree knows of it stays cached."""
         self._end(lease)
         self._prune(lease.node)
-        while sum(len(node.tokens) for node in self._nodes() if self._evictable(node)) > self._idle_limit:
+        while self._idle_cells() > self._idle_limit:
             self._evict()
 
     def _end(self, lease: Lease) -> None:
@@ -324,6 +320,9 @@ class PrefixCache:
 
     def _nodes(self) -> Iterator[Node]:
         return (node for _, node in self.nodes())
+
+    def _idle_cells(self) -> int:
+        return sum(len(node.tokens) for node in self._nodes() if self._evictable(node))
 
     def _evictable(self, node: Node) -> bool:
         return node.sequence != NO_SEQUENCE and node.users == 0 and not node.pinned

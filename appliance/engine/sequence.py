@@ -64,8 +64,8 @@ class Sequence:
         """What the policy sees of it in the queue."""
         return Waiting(self.request.id, self.request.priority, self.arrived_s, self.deadline_s, need, prefill)
 
-    def running(self, freed: int) -> Running:
-        """What the policy sees of it in the batch."""
+    def running(self, freed: int = 0) -> Running:
+        """What the policy sees of it in the batch; `freed`: the cells that preempting it would give, for admission."""
         return Running(
             self.request.id,
             self.request.priority,

@@ -12,10 +12,9 @@ import numpy as np
 
 from appliance.config import ModelSettings
 from appliance.errors import BadRequest, ModelCorrupt
-from appliance.inference.once import Once
-from appliance.inference.onnx import OnnxModel
+from appliance.inference.encoder import Encoder
 from appliance.inference.protocols import Embeddings
-from appliance.inference.tokens import CHARACTERS_PER_TOKEN, cut, load_tokenizer
+from appliance.inference.tokens import CHARACTERS_PER_TOKEN, cut
 from appliance.packs.specs import EmbedderSpec
 
 _BATCH_TEXTS = 32
@@ -27,17 +26,11 @@ class OnnxEmbedder:
 
     def __init__(self, spec: EmbedderSpec, settings: ModelSettings) -> None:
         self._spec = spec
-        self._tokenizer = Once(lambda: load_tokenizer(spec.tokenizer_path, spec.tokenizer_sha256))
-        self._model = Once(lambda: OnnxModel(spec.path, spec.sha256, settings))
+        self._encoder = Encoder(spec, settings)
 
     def load(self) -> None:
-        """Verify and load it now.
-
-        Raises:
-            ModelMissing, ModelCorrupt, BadSetting: it cannot be; so do the other calls, if it was not loaded before.
-        """
-        self._tokenizer.get()
-        self._model.get()
+        """Verify and load it now; raises as `Encoder.load` does, and so do the other calls if it was not loaded."""
+        self._encoder.load()
 
     @property
     def dim(self) -> int:
@@ -50,7 +43,7 @@ class OnnxEmbedder:
     @property
     def provider(self) -> str:
         """The execution provider that runs the graph."""
-        return self._model.get().provider
+        return self._encoder.model.provider
 
     @property
     def fingerprint(self) -> str:
@@ -59,7 +52,7 @@ class OnnxEmbedder:
         return hashlib.sha256(repr(rules).encode()).hexdigest()
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        return [len(row.ids) for row in self._tokenizer.get().encode_batch(list(texts), add_special_tokens=False)]
+        return [len(row.ids) for row in self._encoder.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     def embed_queries(self, texts: Sequence[str]) -> Embeddings:
         return self._embed(texts, self._spec.query_prefix)
@@ -71,12 +64,12 @@ class OnnxEmbedder:
         if any(not text.strip() for text in texts):
             raise BadRequest("An empty text cannot be embedded.")
         longest = self._spec.max_tokens * CHARACTERS_PER_TOKEN
-        rows = self._tokenizer.get().encode_batch([prefix + text[:longest] for text in texts])
+        rows = self._encoder.tokenizer.encode_batch([prefix + text[:longest] for text in texts])
         ids = [cut(row.ids, self._spec.max_tokens) for row in rows]
         vectors = np.empty((len(texts), self._spec.dim), np.float32)
         for places in batches([len(row) for row in ids]):
             batch = [ids[place] for place in places]
-            output, mask = self._model.get().run(batch, [[0] * len(row) for row in batch], self._spec.pad_id)
+            output, mask = self._encoder.model.run(batch, [[0] * len(row) for row in batch], self._spec.pad_id)
             vectors[places] = self._pool(output, mask.astype(np.float32))
         return vectors
 

@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from appliance.config import ModelSettings
 from appliance.errors import BadRequest, ModelCorrupt
-from appliance.inference.once import Once
-from appliance.inference.onnx import OnnxModel
+from appliance.inference.encoder import Encoder
 from appliance.inference.protocols import RerankScores
-from appliance.inference.tokens import CHARACTERS_PER_TOKEN, cut, load_tokenizer
+from appliance.inference.tokens import CHARACTERS_PER_TOKEN, cut
 from appliance.packs.specs import RerankerSpec
 
 Scores = npt.NDArray[np.float32]
@@ -30,17 +29,11 @@ class OnnxReranker:
 
     def __init__(self, spec: RerankerSpec, settings: ModelSettings) -> None:
         self._spec = spec
-        self._tokenizer = Once(lambda: load_tokenizer(spec.tokenizer_path, spec.tokenizer_sha256))
-        self._model = Once(lambda: OnnxModel(spec.path, spec.sha256, settings))
+        self._encoder = Encoder(spec, settings)
 
     def load(self) -> None:
-        """Verify and load it now.
-
-        Raises:
-            ModelMissing, ModelCorrupt, BadSetting: it cannot be; so do the other calls, if it was not loaded before.
-        """
-        self._tokenizer.get()
-        self._model.get()
+        """Verify and load it now; raises as `Encoder.load` does, and so do the other calls if it was not loaded."""
+        self._encoder.load()
 
     @property
     def max_tokens(self) -> int:
@@ -49,7 +42,7 @@ class OnnxReranker:
     @property
     def provider(self) -> str:
         """The execution provider that runs the graph."""
-        return self._model.get().provider
+        return self._encoder.model.provider
 
     def score(self, query: str, passages: Sequence[str], *, budget_ms: float | None = None) -> RerankScores:
         began = time.perf_counter()
@@ -80,10 +73,10 @@ class OnnxReranker:
         """Logits `(n,)`, and the places of passages that were cut."""
         most = self._spec.max_tokens
         longest = most * CHARACTERS_PER_TOKEN
-        rows = self._tokenizer.get().encode_batch([(query, passage[:longest]) for passage in passages])
+        rows = self._encoder.tokenizer.encode_batch([(query, passage[:longest]) for passage in passages])
         # The passage comes last and the question was capped: what is cut is the passage's end.
         ids, types = [cut(row.ids, most) for row in rows], [cut(row.type_ids, most) for row in rows]
-        output, _ = self._model.get().run(ids, types, self._spec.pad_id)
+        output, _ = self._encoder.model.run(ids, types, self._spec.pad_id)
         scores = output.reshape(-1)
         if len(scores) != len(passages) or not np.isfinite(scores).all():
             raise ModelCorrupt(
@@ -101,7 +94,7 @@ class OnnxReranker:
         """The question, cut at a token's end if it would leave the passages no room."""
         if not query.strip():
             raise BadRequest("An empty question cannot be answered by a passage.")
-        tokenizer = self._tokenizer.get()
+        tokenizer = self._encoder.tokenizer
         # Half of what the pair template adds belongs to the question.
         added = tokenizer.num_special_tokens_to_add(is_pair=True)
         room = max(1, self._spec.max_query_tokens - (added + 1) // 2)

@@ -29,6 +29,7 @@ from appliance.engine.protocol import (
 )
 from appliance.engine.text import TextStream
 from appliance.packs import ResolvedPack
+from tests.integration.engine_core import end, run, text
 
 SETTINGS = EngineSettings(kv_tokens=4096, max_sequences=8, batch_tokens=256, threads=1, max_queue=64)
 QUESTIONS = (
@@ -86,29 +87,6 @@ def ask(question: str) -> tuple[Segment, ...]:
 
 def submit(number: int, question: str, max_tokens: int = 16, **rest: object) -> Submit:
     return Submit(number, ask(question), max_tokens, **rest)  # type: ignore[arg-type]
-
-
-def run(core: Core, requests: Sequence[Submit]) -> dict[int, list[FromEngine]]:
-    """All messages of each request; the books are checked after every step."""
-    for request in requests:
-        core.submit(request)
-    out: dict[int, list[FromEngine]] = {request.id: [] for request in requests}
-    while True:
-        for message in core.take_messages():
-            out[message.id].append(message)  # type: ignore[union-attr]
-        if not core.busy:
-            return out
-        core.step()
-        core.check_integrity()
-
-
-def text(messages: Sequence[FromEngine]) -> str:
-    return "".join(message.text for message in messages if isinstance(message, Token))
-
-
-def end(messages: Sequence[FromEngine]) -> Done:
-    assert isinstance(messages[-1], Done)
-    return messages[-1]
 
 
 def failure(messages: Sequence[FromEngine]) -> Failed:

@@ -17,6 +17,9 @@ from appliance.engine.llama import Llama
 from appliance.engine.persist import Identity, PrefixFiles
 from appliance.engine.protocol import Done, EngineConfig, FromEngine, Sampling, Segment, Started, Submit, Token
 from appliance.packs import ResolvedPack
+from tests.integration.engine_core import end as done
+from tests.integration.engine_core import run as run_all
+from tests.integration.engine_core import text
 
 SETTINGS = EngineSettings(kv_tokens=2048, max_sequences=4, batch_tokens=128, threads=1, host_cache_bytes=256 << 20)
 MANUAL = "The pump P-7 runs at 900 revolutions a minute. Its seal is checked each week and changed each year. " * 6
@@ -62,30 +65,12 @@ def submit(number: int, manual: str, question: str, max_tokens: int = 12, **rest
 
 
 def run(core: Core, *requests: Submit) -> dict[int, list[FromEngine]]:
-    """All messages of each request; the books are checked after every step."""
-    out: dict[int, list[FromEngine]] = {request.id: [] for request in requests}
-    for request in requests:
-        core.submit(request)
-    while True:
-        for message in core.take_messages():
-            out[message.id].append(message)  # type: ignore[union-attr]
-        if not core.busy:
-            return out
-        core.step()
-        core.check_integrity()
-
-
-def done(messages: Sequence[FromEngine]) -> Done:
-    assert isinstance(messages[-1], Done), messages[-1]
-    return messages[-1]
+    """All messages of each request."""
+    return run_all(core, requests)
 
 
 def ids(messages: Sequence[FromEngine]) -> list[int]:
     return [token for message in messages if isinstance(message, Token) for token in message.ids]
-
-
-def text(messages: Sequence[FromEngine]) -> str:
-    return "".join(message.text for message in messages if isinstance(message, Token))
 
 
 class Watched(Core):
