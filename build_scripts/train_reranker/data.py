@@ -151,7 +151,7 @@ def training_set(root: Path, plan: Plan, tokenizer: Tokenizer, seed: int) -> Ret
             continue
         text = convert(texts[query])
         right = dict.fromkeys(holding or mine, 1)
-        queries.append(Query(text, right, wanted, held_out=_hash(text) % 12 == 0))
+        queries.append(Query(text, right, wanted, held_out(text)))
     return RetrievalSet(plan.name + ("_simplified" if plan.simplified else ""), passages, owners, queries)
 
 
@@ -169,6 +169,11 @@ def measuring_set(root: Path, name: str, documents: int, most: int, seed: int) -
     number = {d["id"]: n for n, d in enumerate(pool)}
     queries = [Query(texts[q], {number[d]: g for d, g in grades[q].items()}, held_out=True) for q in chosen]
     return RetrievalSet(name, [d["text"] for d in pool], [d["id"] for d in pool], queries)
+
+
+def held_out(question: str) -> bool:
+    """Whether a question is kept out of training, one in twelve, by a hash of its text."""
+    return _hash(question) % 12 == 0
 
 
 def _telling(answer: str) -> bool:
