@@ -6,10 +6,7 @@ Must not know how one engine is asked or how a figure is computed.
 from __future__ import annotations
 
 import asyncio
-import datetime
-import os
 import subprocess
-import sys
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +18,8 @@ import uvloop
 from appliance.config import EngineSettings, load
 from appliance.errors import Unavailable
 from appliance.packs import PackStore, load_manifest
+from build_scripts.bench._lib import record
+from build_scripts.bench._lib.conditions import conditions, say, warn_if_busy
 
 from . import report, results
 from .answers import Engine
@@ -33,10 +32,6 @@ from .plans import OVERHEAD, PLANS, Column, tuning
 from .sizes import SCALES, Size
 from .tokens import Tokenizer
 from .workloads import Workload, build
-
-BENCH = Path(__file__).parent.parent
-RESULTS = BENCH / "results"
-_BUSY = 0.3  # load of each core from which other programs disturb
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +68,7 @@ class Bench:
         self._peer = Path()
         if any(key != OVERHEAD for key in options.keys):
             self._peer = options.peer or _built_peer()
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-        self._conditions = results.conditions(now, options.command, options.scale, options.threads)
+        self._conditions = conditions(options.command, options.threads, ("llama-cpp-python",), options.scale)
 
     def run(self) -> None:
         """Measure everything; print and record it as soon as it is there.
@@ -82,8 +76,7 @@ class Bench:
         Raises:
             ApplianceError: an engine failed.
         """
-        if os.getloadavg()[0] > _BUSY * len(os.sched_getaffinity(0)):
-            say("Other programs are busy on this machine: the figures show what they leave over")
+        warn_if_busy()
         all_measured = results.Results(self._options.model)
         for key in self._options.keys:
             measured = results.Results(self._options.model)
@@ -151,19 +144,15 @@ class Bench:
         return results.OverheadMeasured(self._conditions, rounds)
 
     def _record(self, measured: results.Results) -> None:
-        path = RESULTS / f"{measured.model}.json"
-        results.write(path, results.merge(results.read(path, measured.model), measured))
-        everything = [results.read(path, path.stem) for path in sorted(RESULTS.glob("*.json"), reverse=True)]
-        (BENCH / "RESULTS.md").write_text(report.document(everything), encoding="utf-8")
-
-
-def say(text: str) -> None:
-    """Tell what is being done, apart from the results."""
-    print(f"==> {text}", file=sys.stderr, flush=True)
+        path = record.RESULTS / f"{measured.model}.json"
+        before = record.read(path, results.Results) or results.Results(measured.model)
+        everything = results.merge(before, measured)
+        record.write(path, everything)
+        record.write_section(measured.model, report.results_text(everything))
 
 
 def _built_peer() -> Path:
-    built = subprocess.run([str(BENCH / "peer")], stdout=subprocess.PIPE, text=True, check=False)
+    built = subprocess.run([str(record.BENCH / "peer")], stdout=subprocess.PIPE, text=True, check=False)
     if built.returncode:
         raise Unavailable("llama-server is not built.", remedy="See what build_scripts/bench/peer says.")
     return Path(built.stdout.splitlines()[-1])

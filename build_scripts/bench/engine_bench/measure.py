@@ -1,15 +1,15 @@
-"""Owns figures: from answers to metrics, from metrics of rounds to medians, spreads and ratios.
+"""Owns figures: from answers to metrics.
 
 Must not know engines, or how figures are shown.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Sequence
 
 import msgspec
+
+from build_scripts.bench._lib.figures import percentile
 
 from .answers import Answer, gaps_s
 from .drive import Run
@@ -32,21 +32,6 @@ class Metrics(msgspec.Struct, frozen=True):
     accepted_tokens: int
     span_s: float
     client_cpu: float  # share of one core that the measuring took
-
-
-class Spread(msgspec.Struct, frozen=True):
-    """A figure over rounds."""
-
-    median: float
-    least: float
-    most: float
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that `share` (0 to 1] of all values do not exceed; NaN of none."""
-    if not values:
-        return math.nan
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def metrics(run: Run) -> Metrics:
@@ -78,17 +63,6 @@ def metrics(run: Run) -> Metrics:
 def agreement(ours: Sequence[Answer], theirs: Sequence[Answer]) -> float:
     """Share of the answers that are the same text; both are of the same requests, and not empty."""
     return sum(a.text == b.text for a, b in zip(ours, theirs, strict=True)) / len(ours)
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Median, least and most of those that are numbers; NaN where none is."""
-    known = [value for value in values if not math.isnan(value)] or [math.nan]
-    return Spread(statistics.median(known), min(known), max(known))
-
-
-def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """Ours to theirs, round by round: what slows both down for a while does not count."""
-    return spread([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
 def _first_ms(answer: Answer) -> float:

@@ -6,12 +6,16 @@ Must not know how figures are made.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from .measure import Metrics, Spread, ratios, spread
+from build_scripts.bench._lib.conditions import Conditions
+from build_scripts.bench._lib.figures import ratios, spread
+from build_scripts.bench._lib.tables import number, rounds_text, spread_text, table
+
+from .measure import Metrics
 from .overhead import Overhead
 from .plans import OVERHEAD_LIMIT, PLANS, Goal
-from .results import Conditions, Measured, OverheadMeasured, Results
+from .results import Measured, OverheadMeasured, Results
 
 # Name, and from the metrics of a round the figure and how it is written.
 _ROWS: dict[str, tuple[str, Callable[[Metrics], float | None]]] = {
@@ -27,34 +31,6 @@ _ROWS: dict[str, tuple[str, Callable[[Metrics], float | None]]] = {
     "client_cpu": ("one core taken by the client, %", lambda m: 100 * m.client_cpu),
 }
 _WITHOUT_RATIO = ("cached", "accepted", "client_cpu")
-_HEAD = """# Measured
-
-Written by `build_scripts/bench/engine --record`; what is measured and how is in [README.md](README.md). Figures are
-medians over rounds with the least and the most in brackets; ratios are of ours to the other, taken in each round.
-"""
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, the first row being its head; columns are padded."""
-    widths = [max(3, *(len(row[place]) for row in rows)) for place in range(len(rows[0]))]
-    lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
-    lines.insert(1, ["-" * width for width in widths])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def number(value: float) -> str:
-    """Three digits, or as many as stand before the point."""
-    if math.isnan(value):
-        return "–"
-    magnitude = math.floor(math.log10(abs(value))) if value else 0
-    return f"{value:.{min(3, max(0, 2 - magnitude))}f}"
-
-
-def spread_text(value: Spread) -> str:
-    """A median with its spread, if there is one."""
-    if value.least == value.most or math.isnan(value.median):
-        return number(value.median)
-    return f"{number(value.median)} ({number(value.least)}–{number(value.most)})"
 
 
 def workload_text(key: str, measured: Measured) -> str:
@@ -102,7 +78,7 @@ def overhead_text(model: str, measured: OverheadMeasured) -> str:
     ]
     return (
         f"### overhead: a step of 16 sequences\n\n{table(rows)}\n\n"
-        f"{_conditions(measured.conditions)} {_rounds(len(measured.rounds))}.\n"
+        f"{_conditions(measured.conditions)} {rounds_text(len(measured.rounds))}.\n"
     )
 
 
@@ -112,12 +88,6 @@ def results_text(results: Results) -> str:
     if results.overhead is not None:
         parts.append(overhead_text(results.model, results.overhead))
     return "\n".join(parts)
-
-
-def document(all_results: Iterable[Results]) -> str:
-    """RESULTS.md."""
-    models = (f"## {one.model}\n\n{results_text(one)}" for one in all_results)
-    return "\n".join([_HEAD, *models])
 
 
 def _ratio(metric: str, other: str, values: dict[str, list[float]], goals: Sequence[Goal]) -> str:
@@ -133,21 +103,13 @@ def _ratio(metric: str, other: str, values: dict[str, list[float]], goals: Seque
 
 
 def _conditions(conditions: Conditions, measured: Measured | None = None) -> str:
-    text = (
-        f"{conditions.date}, revision {conditions.revision}, `{conditions.command}` (scale {conditions.scale}); "
-        f"{conditions.processor}, {conditions.threads} threads on {conditions.cores} cores, "
-        f"{conditions.memory_gib} GiB; {conditions.system}, llama-cpp-python {conditions.llama_cpp_python}."
-    )
+    text = str(conditions)
     if measured is None:
         return text
     one = next(iter(measured.rounds.values()))
     asked = f"{one[0].prompt_tokens} tokens of prompts and {one[0].generated_tokens} of answers"
     span = number(spread([m.span_s for m in one]).median)
-    return f"{text} {_rounds(len(one))}, in each {asked}: {span} s in the first column."
-
-
-def _rounds(count: int) -> str:
-    return f"{count} round{'s' if count > 1 else ''}"
+    return f"{text} {rounds_text(len(one))}, in each {asked}: {span} s in the first column."
 
 
 def _share(part: int, whole: int) -> float | None:

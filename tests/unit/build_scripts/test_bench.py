@@ -13,19 +13,25 @@ from hypothesis import strategies as st
 
 from appliance.engine.protocol import Segment
 from appliance.errors import ApplianceError, Unavailable
+from build_scripts.bench._lib.conditions import Conditions
+from build_scripts.bench._lib.figures import percentile, ratios, spread
+from build_scripts.bench._lib.record import put_section
+from build_scripts.bench._lib.tables import number
 from build_scripts.bench.engine_bench import report, results
 from build_scripts.bench.engine_bench.__main__ import keys_of, main
 from build_scripts.bench.engine_bench.answers import Answer, gaps_s
 from build_scripts.bench.engine_bench.drive import Run, measure
 from build_scripts.bench.engine_bench.events import EventReader
-from build_scripts.bench.engine_bench.measure import Metrics, metrics, percentile, ratios, spread
+from build_scripts.bench.engine_bench.measure import Metrics, metrics
 from build_scripts.bench.engine_bench.overhead import Overhead
 from build_scripts.bench.engine_bench.plans import KEYS, OVERHEAD, PLANS, Goal, tuning
 from build_scripts.bench.engine_bench.sizes import SCALES
 from build_scripts.bench.engine_bench.texts import WORDS_PER_TOKEN
 from build_scripts.bench.engine_bench.workloads import Order, Request, Workload, build
 
-CONDITIONS = results.Conditions("2026-12-01", "engine", "tiny", "Some CPU", 2, 2, 24, "Linux", "abc", "0.3.36")
+CONDITIONS = Conditions(
+    "2026-12-01", "engine", "tiny", "Some CPU", 2, 2, 24, "Linux", "abc", {"llama-cpp-python": "0.3.36"}
+)
 METRICS = Metrics(1.0, 50.0, 100.0, 200.0, 20.0, 40.0, None, 100, 60, 10, 0, 0, 2.0, 0.01)
 
 
@@ -136,14 +142,14 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 
 def test_numbers_have_three_digits() -> None:
-    assert [report.number(value) for value in (0.0, 0.01234, 1.234, 56.78, 1234.5)] == [
+    assert [number(value) for value in (0.0, 0.01234, 1.234, 56.78, 1234.5)] == [
         "0.00",
         "0.012",
         "1.23",
         "56.8",
         "1234",
     ]
-    assert report.number(math.nan) == "–"
+    assert number(math.nan) == "–"
 
 
 def test_results_show_figures_ratios_and_whether_goals_are_reached() -> None:
@@ -156,7 +162,7 @@ def test_results_show_figures_ratios_and_whether_goals_are_reached() -> None:
         {"peer": 0.75},
     )
     overhead = results.OverheadMeasured(CONDITIONS, [Overhead(12, 100.0, 4.0), Overhead(12, 100.0, 2.0)])
-    made = report.document([results.Results("pocket", {"b8": measured}, overhead)])
+    made = report.results_text(results.Results("pocket", {"b8": measured}, overhead))
     rows = {
         line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]
         for line in made.splitlines()
@@ -268,3 +274,12 @@ async def test_an_engine_that_fails_is_stopped_and_its_error_told(order: Order) 
     with pytest.raises(Unavailable, match=r"It broke\."):
         await measure(engine, build("c", SCALES["tiny"]["c"], order))
     assert engine.stopped
+
+
+def test_a_section_is_replaced_and_the_others_stay() -> None:
+    one = put_section("", "pocket", "### a\n\ntext\n")
+    two = put_section(one, "Recall", "### 100k\n\nfigures")
+    assert two == one + "\n## Recall\n\n### 100k\n\nfigures\n"
+    three = put_section(two, "pocket", "### a\n\nnewer")
+    assert three == two.replace("text", "newer")
+    assert put_section(three, "pocket", "### a\n\nnewer") == three
