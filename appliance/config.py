@@ -88,9 +88,8 @@ class AnswerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     passage_tokens: Positive = 500  # budget of all passages together, in the generator's tokens
     max_tokens: Positive = 256  # of an answer, when the request does not say
     deadline_ms: PositiveMs = 30000.0  # when the request does not say
-    # A best passage whose reranked score is below this does not answer the question. With the pocket pack, 19 of
-    # the 20 answerable sample questions lie above it, and 2 of the 4 unanswerable ones below.
-    grounded_threshold: Share = 0.05
+    # Where the documents answer a question with a smaller probability, the answer says that they do not. 0: never.
+    abstain_threshold: Share = 0.5
 
 
 class DocumentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -106,7 +106,7 @@ class Answerer:
         for name, ms in found.timings_ms.items():
             if name != "total":
                 run.times.add(name, ms)
-        run.grounded = bool(passages) and self._answers(passages[0])
+        run.grounded = bool(passages) and self._answers(found)
         ready = await self._may_generate(run, asked) if run.grounded else None
         built = await self._build(run, passages, ready) if ready is not None else None
         if built is not None:
@@ -142,12 +142,9 @@ class Answerer:
         yield Delta(excerpts.compose(asked, quotes, why))
         yield run.finished()
 
-    def _answers(self, best: Passage) -> bool:
-        """Whether the documents answer the question, as far as the best passage tells.
-
-        Only reranked scores mean the same from question to question; without one, the passage is believed.
-        """
-        return best.scores.rerank is None or best.score >= self._settings.grounded_threshold
+    def _answers(self, found: SearchResult) -> bool:
+        """Whether the documents answer the question; where recall cannot tell, the passages are believed."""
+        return found.answered is None or found.answered >= self._settings.abstain_threshold
 
     async def _search(self, run: _Run, asked: str) -> SearchResult:
         question = run.question

@@ -5,10 +5,12 @@ Must not know where scores come from.
 Plain reciprocal rank fusion loses to dense search alone where BM25 is weak, so the stages are weighed: a
 logistic model over features of each candidate, fitted with the reranker and shipped in its configuration.
 
-    lex     BM25 / the most of this query's candidates, 0 where the lexical index did not find it
-    loglex  log(1 + BM25), 0 where not found
-    dense   cosine of the embedder's vectors, exact
-    ce      the cross-encoder's logit; in the final score only
+    lex    BM25 / (t^(1/3) m^(2/3)), t being the most of this query's candidates and m what a passage with all of
+           the question's terms would get; 0 where the lexical index did not find it. Divided by t alone, it would
+           speak as loudly for the best passage when its words are a tenth of the question as when they are all
+    dense  cosine of the embedder's vectors, exact
+    first  the sum of both, weighed: the logit of the first stage
+    ce     the cross-encoder's logit; in the final score only, beside `first`
 
 All weights are at least 0: a score never falls when a stage likes a passage more.
 """
@@ -24,13 +26,13 @@ import numpy.typing as npt
 from appliance.errors import ModelCorrupt
 
 Floats = npt.NDArray[np.float64]
+_OF_MASS = 2 / 3
 
 
 class FusedWeights(msgspec.Struct, frozen=True):
     """Weights of the first stage."""
 
     lex: float
-    loglex: float
     dense: float
     bias: float
 
@@ -38,9 +40,7 @@ class FusedWeights(msgspec.Struct, frozen=True):
 class FinalWeights(msgspec.Struct, frozen=True):
     """Weights of the candidates that the cross-encoder scored."""
 
-    lex: float
-    loglex: float
-    dense: float
+    first: float
     ce: float
     bias: float
 
@@ -53,12 +53,8 @@ class Mix(msgspec.Struct, frozen=True):
 
 
 # For packs whose reranker brings no mix, or that have none. The proportions of `fused` are those of a listwise
-# fit on nine training sets in English and Chinese with multilingual-e5-small. On their held-out questions it
-# ranks at least as well as BM25, the vectors and reciprocal rank fusion in eight of nine. Biases set by hand.
-DEFAULT_MIX = Mix(
-    fused=FusedWeights(lex=2.0, loglex=0.1, dense=38.0, bias=-34.2),
-    final=FinalWeights(lex=0.3, loglex=0.0, dense=6.0, ce=1.0, bias=-5.4),
-)
+# fit on training sets in English and Chinese with multilingual-e5-small; biases set by hand.
+DEFAULT_MIX = Mix(fused=FusedWeights(lex=2.6, dense=38.0, bias=-34.2), final=FinalWeights(first=0.16, ce=1.0, bias=0.0))
 
 
 def mix_of(config: dict[str, Any] | None) -> Mix:
@@ -73,27 +69,45 @@ def mix_of(config: dict[str, Any] | None) -> Mix:
         mix = msgspec.convert(config, Mix, strict=False)
     except msgspec.ValidationError as error:
         raise ModelCorrupt(f"The reranker's mix of scores cannot be read: {error}.") from error
-    for stage in (mix.fused, mix.final):
-        weights = msgspec.structs.asdict(stage)
-        bias = weights.pop("bias")
-        if not np.isfinite(bias) or any(not (np.isfinite(w) and w >= 0) for w in weights.values()):
-            raise ModelCorrupt("The reranker's mix of scores has a weight that is negative or not finite.")
+    check_weights(mix.fused)
+    check_weights(mix.final)
     return mix
 
 
-def fused_scores(weights: FusedWeights, bm25: Floats, cosine: Floats) -> Floats:
-    """Probability of each candidate from the first stage, `(n,)` in [0, 1].
+def check_weights(weights: msgspec.Struct) -> None:
+    """Refuse weights that are not finite, or negative where they are no bias.
+
+    Raises:
+        ModelCorrupt: one is.
+    """
+    for name, weight in msgspec.structs.asdict(weights).items():
+        if not np.isfinite(weight) or (weight < 0 and name != "bias"):
+            raise ModelCorrupt("The reranker's mix of scores has a weight that is negative or not finite.")
+
+
+def lexical_share(bm25: Floats, mass: float) -> Floats:
+    """The feature `lex` of each of a query's candidates, `(n,)`, at least 0.
 
     Args:
-        bm25: `(n,)`, 0 or NaN where the lexical index did not find the candidate.
-        cosine: `(n,)`, 0 or NaN where it is not known.
+        bm25: `(n,)` of all candidates, 0 or NaN where the lexical index did not find one.
+        mass: what a passage of average length with each of the question's terms once would get.
     """
-    return sigmoid(_first_stage(weights, bm25, cosine, bm25))
+    found = np.nan_to_num(bm25, nan=0.0)
+    top = float(found.max(initial=0.0))
+    if top <= 0 or mass <= 0:
+        return np.zeros_like(found)
+    return np.asarray(found / (top ** (1 - _OF_MASS) * mass**_OF_MASS), np.float64)
 
 
-def final_scores(weights: FinalWeights, bm25: Floats, cosine: Floats, ce: Floats, all_bm25: Floats) -> Floats:
-    """Probability of each reranked candidate, `(n,)` in [0, 1]; `all_bm25` `(m,)` is of all candidates."""
-    return sigmoid(_first_stage(weights, bm25, cosine, all_bm25) + weights.ce * ce)
+def first_stage(weights: FusedWeights, bm25: Floats, cosine: Floats, mass: float) -> Floats:
+    """Logit of each candidate from the first stage, `(n,)`; `cosine` `(n,)` is 0 or NaN where it is not known."""
+    lexical = weights.lex * lexical_share(bm25, mass)
+    return np.asarray(lexical + weights.dense * np.nan_to_num(cosine, nan=0.0) + weights.bias, np.float64)
+
+
+def final_stage(weights: FinalWeights, first: Floats, ce: Floats) -> Floats:
+    """Logit of each reranked candidate, `(n,)`, from that of the first stage and the cross-encoder's."""
+    return np.asarray(weights.first * first + weights.ce * ce + weights.bias, np.float64)
 
 
 def ranking(scores: Floats, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -104,12 +118,3 @@ def ranking(scores: Floats, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]
 def sigmoid(values: Floats) -> Floats:
     """1 / (1 + exp(-x)) without overflow."""
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)), np.float64)
-
-
-def _first_stage(weights: FusedWeights | FinalWeights, bm25: Floats, cosine: Floats, all_bm25: Floats) -> Floats:
-    found = np.nan_to_num(bm25, nan=0.0)
-    top = float(np.nan_to_num(all_bm25, nan=0.0).max(initial=0.0))
-    lex = found / top if top > 0 else np.zeros_like(found)
-    dense = np.nan_to_num(cosine, nan=0.0)
-    lexical = weights.lex * lex + weights.loglex * np.log1p(found)
-    return np.asarray(lexical + weights.dense * dense + weights.bias, np.float64)

@@ -14,6 +14,7 @@ The generation is a document of its own inside the index, so that it changes in 
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import zlib
@@ -160,6 +161,20 @@ class LexicalIndex:
         ids = searcher.fast_field_values("chunk_id", [address for _, address in found])
         hits = [LexicalHit(int(i or 0), float(score)) for (score, _), i in zip(found, ids, strict=True)]
         return sorted(hits, key=lambda hit: (-hit.score, hit.chunk_id))
+
+    def mass(self, query: str) -> float:
+        """The BM25 score of a passage of average length with each term of `query` in it once.
+
+        Scores over this say how much of a question was found, and so mean the same from question to question. A
+        term that no chunk has weighs most. 0 if `query` has no term.
+        """
+        searcher = self._open_index().searcher()
+        total = searcher.num_docs
+        return sum(
+            weight * math.log1p((total - found + 0.5) / (found + 0.5))
+            for text, weight in self._analyzer.query_terms(query).items()
+            for found in [min(total, searcher.doc_freq("body", text))]
+        )
 
     def chunk_ids(self) -> list[int]:
         """All chunk ids in the index, sorted, with repetitions if there are any."""

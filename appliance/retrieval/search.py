@@ -20,7 +20,7 @@ import numpy.typing as npt
 from appliance.config import RecallSettings
 from appliance.errors import BadRequest, EmbedderChanged, Unavailable
 from appliance.inference.protocols import Embedder, Reranker, RerankScores
-from appliance.retrieval import fuse
+from appliance.retrieval import abstain, fuse
 from appliance.retrieval.dense import DenseTier, Hits
 from appliance.retrieval.indexes import EXACT_LIMIT, ChunkStore, Indexes, passage_text
 from appliance.retrieval.lexical import LexicalHit
@@ -41,6 +41,8 @@ class Candidates(msgspec.Struct, frozen=True):
     ids: Ids
     bm25: Floats
     cosine: Floats
+    mass: float  # of the question, see `LexicalIndex.mass`; 0 in the modes without words
+    first: Floats  # logits of the first stage
     score: Floats  # what they are ranked by before the reranker
     fused: Floats | None  # None in the modes of one stage
 
@@ -51,6 +53,7 @@ class Found(msgspec.Struct, frozen=True):
     chunk: Chunk
     bm25: float
     cosine: float
+    first: float
     score: float
     fused: float | None
 
@@ -75,6 +78,7 @@ class Recall:
         self._reranker = reranker
         self._settings = settings
         self._mix = fuse.mix_of(mix)
+        self._abstain = abstain.weights_of(mix)
         self._indexes = Indexes(store, index_dir, embedder.fingerprint, embedder.dim, exact_limit=exact_limit)
         self._closed = False
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall")
@@ -141,14 +145,16 @@ class Recall:
             wanted = self._settings.fused_candidates if reranker else request.top_k
             found = self._resolve(candidates, max(wanted, request.top_k), request.collection)
             passages = [_passage(one, one.score, None) for one in found]
+            logits = np.empty(0)
             if reranker and found:
-                passages = self._rerank(reranker, request, found, candidates, times, degraded)
-            return SearchResult(tuple(passages[: request.top_k]), times.as_dict(), tuple(degraded))
+                passages, logits = self._rerank(reranker, request, found, times, degraded)
+            answered = self._answered(candidates, logits)
+            return SearchResult(tuple(passages[: request.top_k]), times.as_dict(), tuple(degraded), answered)
 
     def _recall(self, request: SearchRequest, rerank: bool, times: StageTimes) -> Candidates:
         """The candidates of the mode; their cosines too where something will use them."""
         mode, settings = request.mode, self._settings
-        lexical: Future[list[LexicalHit]] | None = None
+        lexical: Future[tuple[list[LexicalHit], float]] | None = None
         if mode != "dense":
             lexical = self._pool.submit(contextvars.copy_context().run, self._lexical, request, times)
         vector: npt.NDArray[np.float32] | None = None
@@ -160,13 +166,16 @@ class Recall:
         if mode in ("hybrid", "dense") and vector is not None and tier is not None:
             with times.stage("recall_dense"):
                 hits = tier.search(vector, settings.dense_candidates)
-        bm25 = {hit.chunk_id: hit.score for hit in lexical.result()} if lexical else {}
+        words, mass = lexical.result() if lexical else ([], 0.0)
+        bm25 = {hit.chunk_id: hit.score for hit in words}
         with times.stage("fuse"):
-            return self._fuse(mode, bm25, hits, tier, vector)
+            return self._fuse(mode, bm25, mass, hits, tier, vector)
 
-    def _lexical(self, request: SearchRequest, times: StageTimes) -> list[LexicalHit]:
+    def _lexical(self, request: SearchRequest, times: StageTimes) -> tuple[list[LexicalHit], float]:
+        index = self._indexes.lexical
         with times.stage("recall_lexical"):
-            return self._indexes.lexical.search(request.query, request.collection, self._settings.lexical_candidates)
+            hits = index.search(request.query, request.collection, self._settings.lexical_candidates)
+            return hits, index.mass(request.query)
 
     def _tier(self, request: SearchRequest) -> DenseTier | None:
         if request.mode != "lexical" and self._store.embedder() != self._embedder.fingerprint:
@@ -181,6 +190,7 @@ class Recall:
         self,
         mode: Mode,
         bm25: dict[int, float],
+        mass: float,
         hits: Hits | None,
         tier: DenseTier | None,
         vector: npt.NDArray[np.float32] | None,
@@ -190,12 +200,20 @@ class Recall:
         cosine = np.full(len(ids), np.nan)
         if tier is not None and vector is not None:
             cosine = tier.cosines(vector, ids.tolist()).astype(np.float64)
+        first = fuse.first_stage(self._mix.fused, lexical, cosine, mass)
         if mode == "lexical":
-            return Candidates(ids, lexical, cosine, lexical, None)
+            return Candidates(ids, lexical, cosine, mass, first, lexical, None)
         if mode == "dense":
-            return Candidates(ids, lexical, cosine, cosine, None)
-        fused = fuse.fused_scores(self._mix.fused, lexical, cosine)
-        return Candidates(ids, lexical, cosine, fused, fused)
+            return Candidates(ids, lexical, cosine, mass, first, cosine, None)
+        fused = fuse.sigmoid(first)
+        return Candidates(ids, lexical, cosine, mass, first, fused, fused)
+
+    def _answered(self, candidates: Candidates, logits: Floats) -> float | None:
+        """Whether the documents answer, where both halves of recall looked and the pack can tell."""
+        if self._abstain is None or candidates.fused is None:
+            return None
+        seen = abstain.evidence(candidates.first, candidates.bm25, candidates.mass, logits)
+        return None if seen is None else abstain.probability(self._abstain, seen)
 
     def _resolve(self, candidates: Candidates, wanted: int, collection: str) -> list[Found]:
         """The best `wanted` that are stored now, without repetitions of the same text."""
@@ -216,6 +234,7 @@ class Recall:
                         chunk,
                         float(candidates.bm25[place]),
                         float(candidates.cosine[place]),
+                        float(candidates.first[place]),
                         float(candidates.score[place]),
                         fused,
                     )
@@ -229,11 +248,10 @@ class Recall:
         reranker: Reranker,
         request: SearchRequest,
         found: Sequence[Found],
-        candidates: Candidates,
         times: StageTimes,
         degraded: list[str],
-    ) -> list[Passage]:
-        """The best candidates in their final order; those that the budget left out come after."""
+    ) -> tuple[list[Passage], Floats]:
+        """The best candidates in their final order, those that the budget left out after; and all logits."""
         tried = found[: self._settings.fused_candidates]
         budget = request.rerank_budget_ms or self._settings.rerank_budget_ms
         with times.stage("rerank", passages=len(tried)):
@@ -243,20 +261,15 @@ class Recall:
         with times.stage("fuse"):
             logits = np.array(scores.logits, np.float64)
             scored = [place for place, logit in enumerate(scores.logits) if np.isfinite(logit)]
-            final = fuse.final_scores(
-                self._mix.final,
-                np.array([tried[place].bm25 for place in scored], np.float64),
-                np.array([tried[place].cosine for place in scored], np.float64),
-                logits[scored],
-                candidates.bm25,
-            )
+            first = np.array([tried[place].first for place in scored], np.float64)
+            final = fuse.sigmoid(fuse.final_stage(self._mix.final, first, logits[scored]))
             order = np.argsort(-final, kind="stable")  # ties keep the order of before
             passages = [
                 _passage(tried[scored[place]], float(final[place]), scores.probabilities[scored[place]])
                 for place in order
             ]
             rest = set(range(len(found))) - set(scored)
-            return passages + [_passage(found[place], found[place].score, None) for place in sorted(rest)]
+            return passages + [_passage(found[place], found[place].score, None) for place in sorted(rest)], logits
 
 
 def _rerank_losses(scores: RerankScores, budget_ms: float, max_tokens: int) -> list[str]:

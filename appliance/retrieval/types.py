@@ -53,3 +53,4 @@ class SearchResult(msgspec.Struct, frozen=True):
     passages: tuple[Passage, ...]
     timings_ms: dict[str, float]
     degraded: tuple[str, ...] = ()
+    answered: float | None = None  # probability that the documents answer; None where it cannot be told

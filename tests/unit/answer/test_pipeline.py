@@ -42,13 +42,14 @@ def passages(count: int = 3, score: float = 0.9, words: int = 0) -> tuple[Passag
 
 
 class ScriptedRecall:
-    def __init__(self, found: tuple[Passage, ...]) -> None:
+    def __init__(self, found: tuple[Passage, ...], answered: float | None = 0.9) -> None:
         self.found = found
+        self.answered = answered
         self.requests: list[SearchRequest] = []
 
     def search(self, request: SearchRequest) -> SearchResult:
         self.requests.append(request)
-        return SearchResult(self.found[: request.top_k], {"recall_lexical": 1.0}, ())
+        return SearchResult(self.found[: request.top_k], {"recall_lexical": 1.0}, (), self.answered)
 
     def terms(self, text: str) -> frozenset[str]:
         return terms(text)
@@ -110,9 +111,10 @@ async def events(
     question: Question,
     generator: ScriptedGenerator,
     found: tuple[Passage, ...] | None = None,
+    answered: float | None = 0.9,
     **settings: Any,
 ) -> list[Event]:
-    recall = ScriptedRecall(passages() if found is None else found)
+    recall = ScriptedRecall(passages() if found is None else found, answered)
     answerer = Answerer(recall, generator, ["en"], AnswerSettings(**settings))
     return [event async for event in answerer.ask(question)]
 
@@ -314,15 +316,45 @@ async def test_fast_effort_neither_reranks_nor_generates() -> None:
     assert BOLTS in text_of(found)
 
 
-@pytest.mark.parametrize("found", [(), passages(score=0.01)])
-async def test_what_the_documents_do_not_say_is_not_made_up(found: tuple[Passage, ...]) -> None:
+@pytest.mark.parametrize("effort", ["full", "fast"])
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("What colour is the crane?", "The documents do not seem to answer this. The nearest passage:"),
+        ("起重机是什么颜色的？", "文档中没有找到这个问题的答案。最接近的内容："),
+    ],
+)
+async def test_what_the_documents_do_not_say_is_not_made_up(
+    asked: str, said: str, effort: Literal["full", "fast"]
+) -> None:
     generator = ScriptedGenerator(["never"])
-    got = await events(ask(), generator, found)
+    got = await events(ask(asked, effort=effort), generator, answered=0.49)
     last = got[-1]
     assert isinstance(last, Finished)
     assert not last.report.grounded
     assert generator.prompts == []
-    assert text_of(got)
+    assert text_of(got).startswith(said)
+    assert BOLTS in text_of(got)
+    assert len(last.report.sources) == 3
+
+
+async def test_where_nothing_is_found_nothing_is_made_up() -> None:
+    generator = ScriptedGenerator(["never"])
+    got = await events(ask(), generator, ())
+    assert text_of(got) == "Nothing about this was found in the documents."
+    assert generator.prompts == []
+
+
+@pytest.mark.parametrize(("answered", "threshold"), [(None, 1.0), (0.5, 0.5), (0.01, 0.0)])
+async def test_passages_are_believed_from_the_threshold_on_and_where_it_cannot_be_told(
+    answered: float | None, threshold: float
+) -> None:
+    generator = ScriptedGenerator(["The casing bolts are ", "tightened to 45", " Nm."])
+    got = await events(ask(), generator, answered=answered, abstain_threshold=threshold)
+    last = got[-1]
+    assert isinstance(last, Finished)
+    assert last.report.grounded
+    assert len(generator.prompts) == 1
 
 
 async def test_a_generated_answer_that_no_source_bears_out_is_followed_by_quotations() -> None:

@@ -12,8 +12,9 @@ from appliance.retrieval.fuse import (
     DEFAULT_MIX,
     FinalWeights,
     FusedWeights,
-    final_scores,
-    fused_scores,
+    final_stage,
+    first_stage,
+    lexical_share,
     mix_of,
     ranking,
     sigmoid,
@@ -22,27 +23,25 @@ from appliance.retrieval.fuse import (
 NAN = float("nan")
 
 
+def test_words_count_by_how_much_of_the_question_they_are() -> None:
+    whole, part = (lexical_share(np.array([8.0, 1.0, NAN]), mass) for mass in (8.0, 64.0))
+    assert whole == pytest.approx([1.0, 0.125, 0.0])
+    assert part == pytest.approx([8 / (8 ** (1 / 3) * 64 ** (2 / 3)), 1 / (8 ** (1 / 3) * 64 ** (2 / 3)), 0.0])
+
+
 def test_features_are_those_of_the_fit() -> None:
-    weights = FusedWeights(lex=2.0, loglex=0.5, dense=3.0, bias=-1.0)
-    scores = fused_scores(weights, np.array([8.0, 4.0, NAN]), np.array([0.9, NAN, 0.5]))
-    expected = [
-        2.0 * 1.0 + 0.5 * np.log1p(8.0) + 3.0 * 0.9 - 1.0,
-        2.0 * 0.5 + 0.5 * np.log1p(4.0) - 1.0,
-        3.0 * 0.5 - 1.0,
-    ]
-    assert scores == pytest.approx(1 / (1 + np.exp(-np.array(expected))))
+    weights = FusedWeights(lex=2.0, dense=3.0, bias=-1.0)
+    logits = first_stage(weights, np.array([8.0, 4.0, NAN]), np.array([0.9, NAN, 0.5]), 8.0)
+    assert logits == pytest.approx([2.0 + 2.7 - 1.0, 1.0 - 1.0, 1.5 - 1.0])
+    final = final_stage(FinalWeights(first=0.5, ce=2.0, bias=0.25), logits, np.array([1.0, 0.0, -1.0]))
+    assert final == pytest.approx([0.5 * 3.7 + 2.0 + 0.25, 0.25, 0.25 - 2.0 + 0.25])
 
 
-def test_the_final_score_measures_bm25_against_all_candidates() -> None:
-    weights = FinalWeights(lex=1.0, loglex=0.0, dense=0.0, ce=2.0, bias=0.0)
-    scores = final_scores(weights, np.array([2.0]), np.array([0.8]), np.array([0.25]), np.array([2.0, 4.0, NAN]))
-    assert scores == pytest.approx([1 / (1 + np.exp(-(0.5 + 0.5)))])
-
-
+@pytest.mark.parametrize("mass", [0.0, 5.0])
 @pytest.mark.parametrize("bm25", [[NAN, NAN], [0.0, 0.0], []])
-def test_without_a_lexical_hit_only_the_vectors_speak(bm25: list[float]) -> None:
+def test_without_a_lexical_hit_only_the_vectors_speak(bm25: list[float], mass: float) -> None:
     cosine = np.array([0.9, 0.8])[: len(bm25)]
-    scores = fused_scores(DEFAULT_MIX.fused, np.array(bm25, np.float64), cosine)
+    scores = first_stage(DEFAULT_MIX.fused, np.array(bm25, np.float64), cosine, mass)
     assert ranking(scores, np.arange(len(bm25))).tolist() == list(range(len(bm25)))
 
 
@@ -51,14 +50,19 @@ candidate = st.tuples(
 )
 
 
-@given(st.lists(candidate, min_size=1, max_size=12), st.sampled_from([0, 1, 2]))
+@given(st.lists(candidate, min_size=1, max_size=12), st.sampled_from([0, 1, 2]), st.floats(0, 100))
 def test_a_score_is_a_probability_and_never_falls_when_a_stage_likes_more(
-    rows: list[tuple[float, float, float, float]], stage: int
+    rows: list[tuple[float, float, float, float]], stage: int, mass: float
 ) -> None:
     table = np.array([row[:3] for row in rows], np.float64)
     better = table.copy()
     better[0, stage] = np.nan_to_num(better[0, stage], nan=0.0) + rows[0][3]
-    before, after = (final_scores(DEFAULT_MIX.final, t[:, 0], t[:, 1], t[:, 2], t[:, 0]) for t in (table, better))
+
+    def scores(t: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.float64]:
+        first = first_stage(DEFAULT_MIX.fused, t[:, 0], t[:, 1], mass)
+        return sigmoid(final_stage(DEFAULT_MIX.final, first, t[:, 2]))
+
+    before, after = scores(table), scores(better)
     assert ((before >= 0) & (before <= 1)).all()
     assert after[0] >= before[0] - 1e-12 or (stage == 1 and table[0, 1] < 0)
 
@@ -73,17 +77,24 @@ def test_sigmoid_does_not_overflow() -> None:
 
 
 def test_a_mix_is_read_from_the_configuration() -> None:
-    fused = {"lex": 1, "loglex": 0.5, "dense": 20, "bias": -15}
-    config = {"features": ["lex", "loglex", "dense", "ce"], "fused": fused, "final": {**fused, "ce": 2.0}}
+    config = {
+        "fused": {"lex": 1, "dense": 20, "bias": -15},
+        "final": {"first": 0.5, "ce": 2.0, "bias": -15},
+        "abstain": {},
+    }
     mix = mix_of(config)
     assert (mix.fused.dense, mix.final.ce, mix.final.bias) == (20.0, 2.0, -15.0)
     assert mix_of(None) == mix_of({}) == DEFAULT_MIX
 
 
-@pytest.mark.parametrize(
-    "change", [{"lex": -1.0}, {"dense": float("inf")}, {"bias": NAN}, {"loglex": "much"}, {"dense": None}]
-)
-def test_a_wrong_mix_is_refused(change: dict[str, object]) -> None:
-    fused: dict[str, object] = {"lex": 1.0, "loglex": 0.5, "dense": 20.0, "bias": -15.0}
+@pytest.mark.parametrize("stage", ["fused", "final"])
+@pytest.mark.parametrize("wrong", [-1.0, float("inf"), NAN, "much", None])
+def test_a_wrong_mix_is_refused(stage: str, wrong: object) -> None:
+    config: dict[str, dict[str, object]] = {
+        "fused": {"lex": 1.0, "dense": 20.0, "bias": -15.0},
+        "final": {"first": 1.0, "ce": 2.0, "bias": -15.0},
+    }
+    mix_of(config)
+    config[stage][next(iter(config[stage]))] = wrong
     with pytest.raises(ModelCorrupt, match="mix"):
-        mix_of({"fused": fused | change, "final": {**fused, "ce": 2.0}})
+        mix_of(config)
