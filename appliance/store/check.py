@@ -29,6 +29,16 @@ _INVARIANTS = (
         WHERE m.name = 'dim' AND LENGTH(vector) != 2 * m.value""",
     ),
     (
+        "the attributes of document {0} differ from those that filters see",
+        """SELECT d.id FROM documents d WHERE
+        (SELECT COUNT(*) FROM attributes a WHERE a.document_id = d.id AND a.collection_id = d.collection_id)
+        != (SELECT COUNT(*) FROM json_each(d.attributes))
+            + (d.attributes ->> '$.filename' IS NULL)
+        OR EXISTS (SELECT 1 FROM json_each(d.attributes) e WHERE NOT EXISTS (SELECT 1 FROM attributes a
+            WHERE a.document_id = d.id AND a.key = e.key AND a.value
+            = CASE e.type WHEN 'true' THEN x'01' WHEN 'false' THEN x'00' ELSE e.value END))""",
+    ),
+    (
         "collection {0} is of generation {1}, but the store is of {2}",
         """SELECT c.name, c.generation, m.value FROM collections c, meta m
         WHERE m.name = 'generation' AND c.generation > CAST(m.value AS INTEGER)""",

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from appliance.errors import BadRequest, StoreDamaged
 from appliance.store import rows, schema
+from appliance.store.attributes import Attributes, Filter, check_attributes, matching_documents
 from appliance.store.check import problems
 from appliance.store.connections import Connections
 from appliance.store.records import (
@@ -23,6 +24,7 @@ from appliance.store.records import (
     Document,
     NewChunk,
     NewDocument,
+    RecallTarget,
     Vectors,
 )
 
@@ -140,7 +142,7 @@ class Store:
             found = reader.execute(
                 "SELECT * FROM chunk_rows WHERE id IN (SELECT value FROM json_each(?))", (rows.to_json(ids),)
             )
-            by_id = {row[0]: Chunk(*row) for row in found}
+            by_id = {row[0]: rows.chunk_of(row) for row in found}
         return [by_id[i] for i in map(int, ids) if i in by_id]
 
     def chunk_ids(self, document_id: int) -> list[int]:
@@ -156,7 +158,7 @@ class Store:
                 WHERE m.id = ? AND r.ordinal BETWEEN m.ordinal - ? AND m.ordinal + ? ORDER BY r.ordinal""",
                 (chunk_id, reach, reach),
             )
-            return [Chunk(*row) for row in found]
+            return [rows.chunk_of(row) for row in found]
 
     def live_chunk_ids(self, collection: str | None = None) -> Ids:
         """Ids of all chunks of a collection or of the store, ascending, `(n,)` int64.
@@ -169,6 +171,26 @@ class Store:
                 """SELECT id FROM chunks WHERE document_id IN
                 (SELECT id FROM documents WHERE ?1 IS NULL OR collection_id = ?1) ORDER BY id""",
                 (rows.collection_or_all(reader, collection),),
+            )
+            return np.fromiter((row[0] for row in found), np.int64)
+
+    def matching(self, collection: str, wanted: Filter) -> Ids:
+        """Ids of the documents of a collection that a filter lets through, ascending, `(n,)` int64.
+
+        Raises:
+            NotFound: there is no such collection.
+        """
+        with self._connections.reading() as reader:
+            sql, values = matching_documents(wanted, rows.collection_id(reader, collection))
+            found = reader.execute(f"{sql} ORDER BY document_id", values)
+            return np.fromiter((row[0] for row in found), np.int64)
+
+    def chunk_ids_in(self, document_ids: Ids) -> Ids:
+        """Ids of all chunks of the documents, ascending, `(n,)` int64."""
+        with self._connections.reading() as reader:
+            found = reader.execute(
+                "SELECT id FROM chunks WHERE document_id IN (SELECT value FROM json_each(?)) ORDER BY id",
+                (rows.to_json(document_ids),),
             )
             return np.fromiter((row[0] for row in found), np.int64)
 
@@ -224,6 +246,7 @@ class Store:
         chunks: Sequence[NewChunk],
         vectors: Vectors,
         embedder: str,
+        attributes: Attributes | None = None,
     ) -> tuple[Document, Change]:
         """Store a document; the one with the same source in the collection is replaced and keeps its id.
 
@@ -231,13 +254,15 @@ class Store:
             collection: made when it does not exist.
             vectors: `(len(chunks), dim)` float16, finite.
             embedder: fingerprint of what made `vectors`.
+            attributes: None: none for a new document, those it had for a replaced one.
 
         Raises:
             EmbedderChanged: the stored vectors were made by another embedder.
-            BadRequest: the collection's name is not allowed.
+            BadRequest: the collection's name or an attribute is not allowed.
             DiskFull: nothing was changed.
         """
         rows.check_name(collection)
+        kept = None if attributes is None else rows.to_json_object(check_attributes(attributes))
         blobs = rows.to_blobs(vectors, len(chunks))
         with self._connections.writing() as writer:
             rows.accept_embedder(writer, embedder, vectors.shape[1])
@@ -269,15 +294,16 @@ class Store:
                 writer.execute("DELETE FROM chunks WHERE document_id = ?", (document_id,))
                 writer.execute(
                     """UPDATE documents SET name = ?, title = ?, sha256 = ?, media_type = ?, size_bytes = ?,
-                    pages = ?, encoding = ?, chunks = ?, added_at = ?, losses = ? WHERE id = ?""",
-                    (*values, document_id),
+                    pages = ?, encoding = ?, chunks = ?, added_at = ?, losses = ?,
+                    attributes = COALESCE(?, attributes) WHERE id = ?""",
+                    (*values, kept, document_id),
                 )
             else:
                 cursor = writer.execute(
                     """INSERT INTO documents (collection_id, source, name, title, sha256, media_type,
-                    size_bytes, pages, encoding, chunks, added_at, losses)
-                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-                    (collection_id, document.source, *values),
+                    size_bytes, pages, encoding, chunks, added_at, losses, attributes)
+                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, '{}'))""",
+                    (collection_id, document.source, *values, kept),
                 )
                 document_id = cursor.lastrowid or 0
             added = [
@@ -286,6 +312,33 @@ class Store:
             ]
             change = rows.log_change(writer, collection, removed, added)
             return rows.document_by_id(writer, document_id), change
+
+    def set_attributes(self, document_id: int, attributes: Attributes) -> tuple[Document, Change]:
+        """Give a document these attributes and no others; its chunks and vectors stay.
+
+        Raises:
+            NotFound: there is none with that id.
+            BadRequest: an attribute is not allowed.
+        """
+        kept = rows.to_json_object(check_attributes(attributes))
+        with self._connections.writing() as writer:
+            collection = rows.document_by_id(writer, document_id).collection
+            writer.execute("UPDATE documents SET attributes = ? WHERE id = ?", (kept, document_id))
+            change = rows.log_change(writer, collection, [], [])
+            return rows.document_by_id(writer, document_id), change
+
+    def set_recall(self, collection: str, target: RecallTarget | None) -> Change:
+        """Set the recall target of searches in a collection that name none; None: the program's default.
+
+        Raises:
+            NotFound: there is no such collection.
+            BadRequest: it is not a recall target.
+        """
+        chosen = None if target is None else rows.check_recall(target)
+        with self._connections.writing() as writer:
+            collection_id = rows.collection_id(writer, collection)
+            writer.execute("UPDATE collections SET recall = ? WHERE id = ?", (chosen, collection_id))
+            return rows.log_change(writer, collection, [], [])
 
     def delete(self, document_ids: Sequence[int]) -> Change:
         """Delete documents of one collection; the collection stays, even when it is empty then.

@@ -5,11 +5,17 @@ Must not know SQL: `store.db` reads and writes them.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from appliance.store.attributes import Attributes
+
 HEADING_JOINER = " › "
+RecallTarget = float | Literal["exact"]  # share of the nearest vectors that a search must find
+RECALL_TARGETS: tuple[RecallTarget, ...] = (0.9, 0.95, 0.99, "exact")
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -66,6 +72,7 @@ class Document(msgspec.Struct, frozen=True):
     chunks: int
     added_at: str  # ISO 8601, UTC
     losses: tuple[Loss, ...] = ()
+    attributes: Attributes = {}
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -84,6 +91,7 @@ class Chunk(msgspec.Struct, frozen=True):
     tokens: int
     start: int = 0  # span in the document's extracted text, in code points
     end: int = 0
+    attributes: Attributes = {}  # of the document
 
 
 class Collection(msgspec.Struct, frozen=True):
@@ -93,10 +101,15 @@ class Collection(msgspec.Struct, frozen=True):
     documents: int
     chunks: int
     generation: int  # grows with every change of this collection
+    recall: RecallTarget | None = None  # of searches that do not say; None: the program's default
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What one committed write did to the chunks: the derived indexes are brought up to date from these."""
+    """What one committed write did to the chunks: the derived indexes are brought up to date from these.
+
+    Both lists are empty where only attributes or the collection's default changed: what was kept of earlier
+    answers is out of date all the same.
+    """
 
     generation: int  # of the whole store; strictly increasing
     collection: str

@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 
 from appliance.errors import BadRequest, EmbedderChanged, NotFound
-from appliance.store.records import Change, Document, Loss, NewChunk, Vectors
+from appliance.store.attributes import Attributes
+from appliance.store.records import RECALL_TARGETS, Change, Chunk, Document, Loss, NewChunk, RecallTarget, Vectors
 
 _LONGEST_NAME = 100
 _LARGEST_ID = 2**63 - 1
@@ -31,6 +32,14 @@ def check_name(collection: str) -> None:
             remedy=f"Use 1 to {_LONGEST_NAME} visible characters, no slash, and no space at either end.",
             param="collection",
         )
+
+
+def check_recall(given: Any, param: str = "recall") -> RecallTarget:
+    """Raise BadRequest for what is not a recall target."""
+    if isinstance(given, bool) or given not in RECALL_TARGETS:
+        listed = ", ".join(str(target) for target in RECALL_TARGETS)
+        raise BadRequest(f"{param} cannot be {given!r:.40}.", remedy=f"It is one of {listed}.", param=param)
+    return RECALL_TARGETS[RECALL_TARGETS.index(given)]
 
 
 def collection_or_all(connection: sqlite3.Connection, collection: str | None) -> int | None:
@@ -67,8 +76,18 @@ def document_by_id(connection: sqlite3.Connection, document_id: int) -> Document
 
 def document_of(row: Sequence[Any]) -> Document:
     """A row of the view `document_rows` as a record."""
-    values = [*row[:-1], msgspec.json.decode(row[-1], type=tuple[Loss, ...])]
-    return Document(*values)
+    *plain, losses, attributes = row
+    return Document(*plain, msgspec.json.decode(losses, type=tuple[Loss, ...]), _attributes(attributes))
+
+
+def chunk_of(row: Sequence[Any]) -> Chunk:
+    """A row of the view `chunk_rows` as a record."""
+    return Chunk(*row[:-1], _attributes(row[-1]))
+
+
+def _attributes(column: str) -> Attributes:
+    found: Attributes = {} if column == "{}" else msgspec.json.decode(column)
+    return found
 
 
 def chunk_ids_of(connection: sqlite3.Connection, document_id: int) -> list[int]:
@@ -141,6 +160,11 @@ def to_blobs(vectors: Vectors, count: int) -> list[bytes]:
 def to_json(values: Iterable[object]) -> str:
     """A JSON list, for `json_each` and for lists kept in a column."""
     return msgspec.json.encode([int(v) if isinstance(v, np.integer) else v for v in values]).decode()
+
+
+def to_json_object(values: Attributes) -> str:
+    """Attributes as they are kept in a column."""
+    return msgspec.json.encode(values).decode()
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:

@@ -69,6 +69,49 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             SELECT c.name, COUNT(d.id), COALESCE(SUM(d.chunks), 0), c.generation
             FROM collections c LEFT JOIN documents d ON d.collection_id = c.id GROUP BY c.id""",
     ),
+    (
+        """ALTER TABLE documents ADD COLUMN attributes TEXT NOT NULL DEFAULT '{}'""",
+        # No type: a number or the word 'exact'; NULL where the collection has no default of its own.
+        """ALTER TABLE collections ADD COLUMN recall""",
+        # What filters read, one row a pair: made from `documents.attributes` by the triggers, and never otherwise.
+        # Booleans are blobs of one byte, so that they are neither numbers nor texts.
+        """CREATE TABLE attributes (
+            document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,
+            key TEXT NOT NULL,
+            value NOT NULL,
+            collection_id INTEGER NOT NULL,
+            PRIMARY KEY (document_id, key)) WITHOUT ROWID""",
+        """CREATE INDEX attributes_by_value ON attributes (collection_id, key, value, document_id)""",
+        """CREATE TRIGGER document_added AFTER INSERT ON documents BEGIN
+            INSERT INTO attributes
+            SELECT NEW.id, key, CASE type WHEN 'true' THEN x'01' WHEN 'false' THEN x'00' ELSE value END,
+            NEW.collection_id FROM json_each(NEW.attributes);
+            INSERT OR IGNORE INTO attributes VALUES (NEW.id, 'filename', NEW.name, NEW.collection_id);
+        END""",
+        """CREATE TRIGGER document_changed AFTER UPDATE OF attributes, name ON documents BEGIN
+            DELETE FROM attributes WHERE document_id = NEW.id;
+            INSERT INTO attributes
+            SELECT NEW.id, key, CASE type WHEN 'true' THEN x'01' WHEN 'false' THEN x'00' ELSE value END,
+            NEW.collection_id FROM json_each(NEW.attributes);
+            INSERT OR IGNORE INTO attributes VALUES (NEW.id, 'filename', NEW.name, NEW.collection_id);
+        END""",
+        """INSERT INTO attributes SELECT id, 'filename', name, collection_id FROM documents""",
+        """DROP VIEW document_rows""",
+        """CREATE VIEW document_rows AS
+            SELECT d.id, c.name AS collection, d.source, d.name, d.title, d.sha256, d.media_type,
+            d.size_bytes, d.pages, d.encoding, d.chunks, d.added_at, d.losses, d.attributes
+            FROM documents d JOIN collections c ON c.id = d.collection_id""",
+        """DROP VIEW chunk_rows""",
+        """CREATE VIEW chunk_rows AS
+            SELECT k.id, k.document_id, k.ordinal, c.name AS collection, d.name AS document, d.title, k.text,
+            k.heading, k.page_first, k.page_last, k.tokens, k.span_start, k.span_end, d.attributes
+            FROM chunks k JOIN documents d ON d.id = k.document_id
+            JOIN collections c ON c.id = d.collection_id""",
+        """DROP VIEW collection_rows""",
+        """CREATE VIEW collection_rows AS
+            SELECT c.name, COUNT(d.id), COALESCE(SUM(d.chunks), 0), c.generation, c.recall
+            FROM collections c LEFT JOIN documents d ON d.collection_id = c.id GROUP BY c.id""",
+    ),
 )
 
 VERSION = len(MIGRATIONS)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from appliance.errors import NotFound
+from appliance.store.attributes import Comparison
 from appliance.store.db import Store
 from appliance.store.records import Change, NewChunk, NewDocument
 
@@ -28,6 +29,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.path = Path(self.folder.name) / "store.db"
         self.store = Store.open(self.path)
         self.model: dict[str, dict[str, list[str]]] = {}  # collection → source → texts
+        self.attributes: dict[tuple[str, str], int] = {}  # collection, source → value, 0 for none
         self.changes: list[Change] = []
         self.seen_ids: set[int] = set()
         self.live: dict[str, set[int]] = {}  # what an index that follows the changes would hold
@@ -55,6 +57,14 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.chunk_ids(stored.id) == list(change.added)
         self.model.setdefault(collection, {})[source] = texts
         self.follow(change)
+        self.attributes.setdefault((collection, source), 0)
+
+    @rule(collection=COLLECTIONS, source=SOURCES, value=st.integers(1, 3))
+    def set_attributes(self, collection: str, source: str, value: int) -> None:
+        document = self.store.find(collection, source)
+        if document:
+            self.follow(self.store.set_attributes(document.id, {"value": value})[1])
+            self.attributes[collection, source] = value
 
     @rule(collection=COLLECTIONS, source=SOURCES)
     def delete(self, collection: str, source: str) -> None:
@@ -62,13 +72,14 @@ class StoreMachine(RuleBasedStateMachine):
         assert (document is not None) == (source in self.model.get(collection, {}))
         if document:
             self.follow(self.store.delete([document.id]))
-            del self.model[collection][source]
+            del self.model[collection][source], self.attributes[collection, source]
 
     @rule(collection=COLLECTIONS)
     def delete_collection(self, collection: str) -> None:
         if collection in self.model:
             self.follow(self.store.delete_collection(collection))
-            del self.model[collection]
+            for source in self.model.pop(collection):
+                del self.attributes[collection, source]
         else:
             with pytest.raises(NotFound):
                 self.store.delete_collection(collection)
@@ -88,6 +99,10 @@ class StoreMachine(RuleBasedStateMachine):
         assert {c.name for c in self.store.collections()} == set(self.model)
         for name, documents in self.model.items():
             assert [d.source for d in self.store.documents(name)] == sorted(documents)
+            for value in (1, 2, 3):
+                matching = self.store.matching(name, Comparison("eq", "value", value)).tolist()
+                sources = {self.store.document(i).source for i in matching}
+                assert sources == {s for (c, s), given in self.attributes.items() if (c, given) == (name, value)}
             ids, vectors = self.store.all_vectors(name)
             assert set(ids.tolist()) == set(self.store.live_chunk_ids(name).tolist()) == self.live[name]
             assert np.array_equal(self.store.vectors(ids.tolist()), vectors)
