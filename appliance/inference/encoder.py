@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 class Encoder:
     """Both parts of a model, each loaded at first need; threads may ask at the same time."""
 
-    def __init__(self, spec: EmbedderSpec | RerankerSpec, settings: ModelSettings) -> None:
+    def __init__(
+        self, spec: EmbedderSpec | RerankerSpec, settings: ModelSettings, *, side_by_side: bool = False
+    ) -> None:
+        """`side_by_side`: see `OnnxModel`."""
         self._tokenizer = Once(lambda: load_tokenizer(spec.tokenizer_path, spec.tokenizer_sha256))
-        self._model = Once(lambda: OnnxModel(spec.path, spec.sha256, settings))
+        self._model = Once(lambda: OnnxModel(spec.path, spec.sha256, settings, side_by_side=side_by_side))
 
     def load(self) -> None:
         """Verify and load both now.

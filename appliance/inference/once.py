@@ -27,3 +27,8 @@ class Once(Generic[T]):
                 if not self._made:
                     self._made.append(self._make())
         return self._made[0]
+
+    @property
+    def made(self) -> T | None:
+        """The value if it was made already."""
+        return self._made[0] if self._made else None

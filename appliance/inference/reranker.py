@@ -5,35 +5,56 @@ Must not know how passages were found or how their scores are mixed.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from appliance.config import ModelSettings
-from appliance.errors import BadRequest, ModelCorrupt
+from appliance.errors import BadRequest, ModelCorrupt, Unavailable
 from appliance.inference.encoder import Encoder
+from appliance.inference.once import Once
+from appliance.inference.onnx import CPU
 from appliance.inference.protocols import RerankScores
+from appliance.inference.schedule import Limits
+from appliance.inference.shared import SharedRuns
 from appliance.inference.tokens import CHARACTERS_PER_TOKEN, cut
 from appliance.packs.specs import RerankerSpec
 
-Scores = npt.NDArray[np.float32]
-BATCH_PAIRS = 16
-FIRST_PAIRS = 4  # always scored, whatever the budget
+CPU_LIMITS = Limits(items=16, tokens=256, waste=1.25)
+GPU_LIMITS = Limits(items=16, tokens=8192, waste=2.0)
+_SLICE = 64  # pairs that are tokenized at a time: a budget that ends early does not pay for a thousand
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A question and a passage as the model reads them."""
+
+    ids: Sequence[int]
+    types: Sequence[int]
+    truncated: bool
 
 
 class OnnxReranker:
-    """A `Reranker`, verified and loaded at first need. Threads may use one object at the same time."""
+    """A `Reranker`, verified and loaded at first need. Threads may use one object at the same time; they share it."""
 
     def __init__(self, spec: RerankerSpec, settings: ModelSettings) -> None:
         self._spec = spec
-        self._encoder = Encoder(spec, settings)
+        self._encoder = Encoder(spec, settings, side_by_side=True)
+        self._runs = Once(self._shared_runs)
+        self._closed = False
 
     def load(self) -> None:
         """Verify and load it now; raises as `Encoder.load` does, and so do the other calls if it was not loaded."""
         self._encoder.load()
+
+    def close(self) -> None:
+        """Let the running batches end; those who wait for scores get `Unavailable`, and so do later calls."""
+        self._closed = True
+        if self._runs.made is not None:
+            self._runs.made.close()
 
     @property
     def max_tokens(self) -> int:
@@ -45,50 +66,57 @@ class OnnxReranker:
         return self._encoder.model.provider
 
     def score(self, query: str, passages: Sequence[str], *, budget_ms: float | None = None) -> RerankScores:
-        began = time.perf_counter()
+        deadline = math.inf if budget_ms is None else time.monotonic() + budget_ms / 1000.0
         asked, query_cut = self._cap(query)
-        logits = np.full(len(passages), np.nan, np.float64)
+        runs = self._runs.get()
+        if self._closed:
+            raise Unavailable("The service is stopping.")
+        logits: list[float] = []
         truncated: list[int] = []
-        # Batches follow the order given, best recall first, so that what a budget leaves out is the tail.
-        done = 0
-        while done < len(passages):
-            spent_ms = (time.perf_counter() - began) * 1000.0
-            size = next_batch(done, spent_ms, budget_ms)
-            if size == 0:
+        for begin in range(0, len(passages), _SLICE):
+            pairs = self._pairs(asked, passages[begin : begin + _SLICE])
+            found = runs.ask(pairs, [len(pair.ids) for pair in pairs], deadline=deadline)
+            truncated += [begin + place for place, pair in enumerate(pairs) if pair.truncated]
+            # Recall's order is best first: what is left out is its tail, also if a later pair was done by chance.
+            head = list(itertools.takewhile(lambda logit: logit is not None, found))
+            logits += head
+            if len(head) < len(pairs):
                 break
-            batch = passages[done : done + size]
-            scores, too_long = self._score_batch(asked, batch)
-            logits[done : done + len(batch)] = scores
-            truncated += [done + place for place in too_long]
-            done += len(batch)
         a, b = self._spec.calibration
+        missing = [math.nan] * (len(passages) - len(logits))
         return RerankScores(
-            logits=tuple(logits.tolist()),
-            probabilities=tuple(_sigmoid(a * logit + b) for logit in logits.tolist()),
-            truncated=tuple(truncated),
+            logits=(*logits, *missing),
+            probabilities=(*(_sigmoid(a * logit + b) for logit in logits), *missing),
+            truncated=tuple(place for place in truncated if place < len(logits)),
             query_cut=query_cut,
         )
 
-    def _score_batch(self, query: str, passages: Sequence[str]) -> tuple[Scores, list[int]]:
-        """Logits `(n,)`, and the places of passages that were cut."""
-        most = self._spec.max_tokens
-        longest = most * CHARACTERS_PER_TOKEN
-        rows = self._encoder.tokenizer.encode_batch([(query, passage[:longest]) for passage in passages])
-        # The passage comes last and the question was capped: what is cut is the passage's end.
-        ids, types = [cut(row.ids, most) for row in rows], [cut(row.type_ids, most) for row in rows]
-        output, _ = self._encoder.model.run(ids, types, self._spec.pad_id)
-        scores = output.reshape(-1)
-        if len(scores) != len(passages) or not np.isfinite(scores).all():
+    def _shared_runs(self) -> SharedRuns[Pair, float]:
+        model = self._encoder.model
+        limits = CPU_LIMITS if model.provider == CPU else GPU_LIMITS
+        return SharedRuns(self._run, limits, threads=model.runs_at_once, name="rerank")
+
+    def _run(self, pairs: Sequence[Pair]) -> list[float]:
+        """The logit of each pair, in one batch."""
+        model = self._encoder.model
+        output, _ = model.run([pair.ids for pair in pairs], [pair.types for pair in pairs], self._spec.pad_id)
+        logits = output.reshape(-1)
+        if len(logits) != len(pairs) or not np.isfinite(logits).all():
             raise ModelCorrupt(
                 f"The reranker {self._spec.name} gave no finite score for each pair.",
                 remedy="`appliance models verify` says which file is at fault.",
             )
-        truncated = [
-            place
-            for place, (row, passage) in enumerate(zip(rows, passages, strict=True))
-            if len(row.ids) > most or len(passage) > longest
+        return [float(logit) for logit in logits]
+
+    def _pairs(self, query: str, passages: Sequence[str]) -> list[Pair]:
+        most = self._spec.max_tokens
+        longest = most * CHARACTERS_PER_TOKEN
+        rows = self._encoder.tokenizer.encode_batch([(query, passage[:longest]) for passage in passages])
+        # The passage comes last and the question was capped: what is cut is the passage's end.
+        return [
+            Pair(cut(row.ids, most), cut(row.type_ids, most), len(row.ids) > most or len(passage) > longest)
+            for row, passage in zip(rows, passages, strict=True)
         ]
-        return scores, truncated
 
     def _cap(self, query: str) -> tuple[str, bool]:
         """The question, cut at a token's end if it would leave the passages no room."""
@@ -102,19 +130,6 @@ class OnnxReranker:
         if len(row.ids) <= room:
             return query, False
         return query[: row.offsets[room - 1][1]], True
-
-
-def next_batch(done: int, spent_ms: float, budget_ms: float | None) -> int:
-    """How many pairs to score next, 0 to stop: as many as fit the budget at the pace so far, at most 16.
-
-    A first batch of a few pairs tells the pace; without it a slow machine would overrun the budget at once.
-    """
-    if budget_ms is None:
-        return BATCH_PAIRS
-    if done == 0:
-        return FIRST_PAIRS
-    fitting = int((budget_ms - spent_ms) / max(spent_ms / done, 1e-6))
-    return max(0, min(BATCH_PAIRS, fitting))
 
 
 def _sigmoid(value: float) -> float:

@@ -11,7 +11,7 @@ import pytest
 from appliance.config import ModelSettings
 from appliance.errors import BadSetting, ModelCorrupt, ModelMissing
 from appliance.inference.embedder import OnnxEmbedder
-from appliance.inference.onnx import CPU, CUDA, OnnxModel, choose_provider
+from appliance.inference.onnx import CPU, CUDA, TENSORRT, OnnxModel, choose_providers
 from appliance.inference.tokens import load_tokenizer
 from tests.unit.inference.tiny import embedder_spec, sum_of
 
@@ -19,22 +19,48 @@ from tests.unit.inference.tiny import embedder_spec, sum_of
 @pytest.mark.parametrize(
     ("device", "available", "expected"),
     [
-        ("auto", [CPU], CPU),
-        ("auto", [CUDA, CPU], CUDA),
-        ("cpu", [CUDA, CPU], CPU),
-        ("gpu", [CUDA, CPU], CUDA),
+        ("auto", [CPU], (CPU,)),
+        ("auto", [CUDA, CPU], (CUDA, CPU)),
+        ("auto", [CPU, CUDA, TENSORRT], (TENSORRT, CUDA, CPU)),
+        ("cpu", [TENSORRT, CUDA, CPU], (CPU,)),
+        ("gpu", [CUDA, CPU], (CUDA,)),
+        ("gpu", [TENSORRT, CUDA, CPU], (TENSORRT, CUDA)),
+        ("auto", ["AzureExecutionProvider", CPU], (CPU,)),
     ],
 )
-def test_provider(device: str, available: list[str], expected: str) -> None:
-    assert choose_provider(device, available) == expected
+def test_providers(device: str, available: list[str], expected: tuple[str, ...]) -> None:
+    assert choose_providers(device, available) == expected
 
 
 @pytest.mark.parametrize(("device", "word"), [("gpu", "has no CUDA"), ("tpu", "'tpu'")])
 def test_a_device_that_cannot_be_had_is_a_clear_error(device: str, word: str) -> None:
     with pytest.raises(BadSetting, match=word) as caught:
-        choose_provider(device, [CPU])
+        choose_providers(device, [CPU])
     assert caught.value.param == "models.device"
     assert caught.value.remedy
+
+
+def test_a_provider_whose_libraries_are_not_there_is_named_and_the_next_one_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """This build has neither of the two: what they then do is what they do where a library is missing."""
+    import onnxruntime
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [TENSORRT, CUDA, CPU])
+    spec = embedder_spec(tmp_path)
+    model = OnnxModel(spec.path, spec.sha256, ModelSettings(onnx_threads=1))
+    assert model.provider == CPU
+    assert model.run([[6]], [[0]], pad_id=1)[0].shape == (1, 1, 4)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [TENSORRT in told[0], CUDA in told[0], CUDA in told[1], CPU in told[1]] == [True] * 4
+    with pytest.raises(ModelCorrupt, match=CUDA):
+        OnnxModel(spec.path, spec.sha256, ModelSettings(device="gpu"))
+
+
+def test_runs_side_by_side_use_a_thread_each(tmp_path: Path) -> None:
+    spec = embedder_spec(tmp_path)
+    assert OnnxModel(spec.path, spec.sha256, ModelSettings(onnx_threads=3), side_by_side=True).runs_at_once == 3
+    assert OnnxModel(spec.path, spec.sha256, ModelSettings(onnx_threads=3)).runs_at_once == 1
 
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:

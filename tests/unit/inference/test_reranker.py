@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from appliance.config import ModelSettings
-from appliance.errors import BadRequest
+from appliance.errors import BadRequest, Unavailable
 from appliance.inference.onnx import OnnxModel
-from appliance.inference.reranker import OnnxReranker, next_batch
+from appliance.inference.reranker import OnnxReranker
+from appliance.inference.schedule import FIRST_ITEMS
+from appliance.inference.shared import SharedRuns
 from tests.unit.inference.tiny import reranker_spec
 
 SETTINGS = ModelSettings(onnx_threads=1)
@@ -62,53 +67,67 @@ def test_an_empty_question_is_refused(tmp_path: Path) -> None:
         OnnxReranker(reranker_spec(tmp_path), SETTINGS).score(" ", ["oil"])
 
 
-@pytest.mark.parametrize(
-    ("done", "spent_ms", "budget_ms", "expected"),
-    [
-        (0, 0.0, None, 16),
-        (32, 1e9, None, 16),
-        (0, 0.0, 0.001, 4),
-        (4, 40.0, 100.0, 6),
-        (4, 40.0, 1000.0, 16),
-        (4, 95.0, 100.0, 0),
-        (4, 400.0, 100.0, 0),
-        (4, 0.0, 100.0, 16),
-    ],
-)
-def test_the_next_batch_is_what_fits_the_budget_at_the_pace_so_far(
-    done: int, spent_ms: float, budget_ms: float | None, expected: int
-) -> None:
-    assert next_batch(done, spent_ms, budget_ms) == expected
-
-
 def test_the_budget_is_kept_and_the_best_of_recall_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reranker = OnnxReranker(reranker_spec(tmp_path), SETTINGS)
-    clock = [0.0]
     run = OnnxModel.run
 
     def ten_ms_a_pair(model: OnnxModel, ids: Any, types: Any, pad_id: int) -> Any:
-        clock[0] += 0.010 * len(ids)
+        time.sleep(0.010 * len(ids))
         return run(model, ids, types, pad_id)
 
     monkeypatch.setattr(OnnxModel, "run", ten_ms_a_pair)
-    monkeypatch.setattr("appliance.inference.reranker.time.perf_counter", lambda: clock[0])
 
     def scored(budget_ms: float | None) -> list[bool]:
-        clock[0] = 0.0
-        logits = reranker.score("pump", ["oil"] * 50, budget_ms=budget_ms).logits
+        logits = reranker.score("pump", ["oil " * (7 * place % 20) for place in range(50)], budget_ms=budget_ms).logits
         return [not math.isnan(logit) for logit in logits]
 
-    for budget, count in [(0.001, 4), (150.0, 15), (300.0, 30), (10_000.0, 50), (None, 50)]:
+    assert sum(scored(None)) == 50
+    for budget in (0.001, 100.0, 250.0):
         found = scored(budget)
-        assert abs(sum(found) - count) <= 1
-        assert found == sorted(found, reverse=True)
-        assert budget is None or sum(found) == 4 or clock[0] * 1000 <= budget + 1e-6
+        assert found == sorted(found, reverse=True), "what is left out is the tail"
+        assert sum(found) <= budget / 10.0 + FIRST_ITEMS
+    assert sum(scored(60_000.0)) == 50
+    assert not any(scored(0.001)), "a deadline that has passed"
+
+
+def test_what_was_scored_beyond_a_gap_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reranker = OnnxReranker(reranker_spec(tmp_path, max_tokens=10), SETTINGS)
+
+    def gap(runs: object, pairs: Sequence[object], widths: object, *, deadline: float) -> list[float | None]:
+        return [1.0, 2.0, None, *[3.0] * (len(pairs) - 3)]
+
+    monkeypatch.setattr(SharedRuns, "ask", gap)
+    scores = reranker.score("pump", ["oil", "oil " * 50, "oil " * 50, "oil"], budget_ms=1.0)
+    assert scores.logits[:2] == (1.0, 2.0)
+    assert all(map(math.isnan, scores.logits[2:]))
+    assert scores.truncated == (1,)
+
+
+def test_callers_share_one_reranker_and_each_gets_his_scores(tmp_path: Path) -> None:
+    reranker = OnnxReranker(reranker_spec(tmp_path, max_tokens=64), ModelSettings(onnx_threads=2))
+
+    def ask(caller: int) -> bool:
+        counts = [(caller + 5 * place) % 40 for place in range(30)]
+        expected = tuple(float(count + EXTRA) for count in counts)
+        return all(reranker.score("pump", ["oil " * count for count in counts]).logits == expected for _ in range(5))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(8)))
+
+
+def test_after_close_there_are_no_scores(tmp_path: Path) -> None:
+    used, unused = (OnnxReranker(reranker_spec(tmp_path), SETTINGS) for _ in range(2))
+    assert used.score("pump", ["oil"]).logits == (1.0 + EXTRA,)
+    for reranker in (used, unused):
+        reranker.close()
+        with pytest.raises(Unavailable):
+            reranker.score("pump", ["oil"])
 
 
 def test_probabilities_are_calibrated_and_unknown_where_not_scored(tmp_path: Path) -> None:
     reranker = OnnxReranker(reranker_spec(tmp_path, calibration=(0.5, -3.0)), SETTINGS)
-    scores = reranker.score("pump", ["oil"] * 17, budget_ms=1e-9)
+    scores = reranker.score("pump", ["oil"])
     assert scores.probabilities[0] == pytest.approx(1 / (1 + math.exp(-(0.5 * 4 - 3.0))))
-    assert math.isnan(scores.probabilities[16])
+    assert math.isnan(reranker.score("pump", ["oil"], budget_ms=1e-9).probabilities[0])
     extreme = OnnxReranker(reranker_spec(tmp_path, calibration=(-1e6, 0.0)), SETTINGS)
     assert extreme.score("pump", ["oil"]).probabilities == (0.0,)
