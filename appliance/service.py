@@ -86,6 +86,8 @@ class Appliance:
             models = self.settings.models
             self._embedder = OnnxEmbedder(self._pack.embedder, models)
             self._reranker = OnnxReranker(self._pack.reranker, models) if self._pack.reranker else None
+            if self._reranker is not None:
+                closing.callback(self._reranker.close)
             mix = self._pack.reranker.mix if self._pack.reranker else None
             self._recall = Recall(
                 self._store, data / "index", self._embedder, self._reranker, self.settings.recall, mix
