@@ -21,8 +21,9 @@ import numpy.typing as npt
 
 from appliance.errors import ApplianceError, DiskFull, Unavailable
 from appliance.retrieval.analyzer import Analyzer
-from appliance.retrieval.dense import DenseTier, ExactTier, GraphTier, as_unit
-from appliance.retrieval.dense_files import load_graphs, save_graphs
+from appliance.retrieval.dense.files import load_graphs, save_graphs
+from appliance.retrieval.dense.graph import ExactTier, GraphTier, as_unit
+from appliance.retrieval.dense.types import DenseTier
 from appliance.retrieval.lexical import IndexDamaged, LexicalIndex, LexicalText
 from appliance.store.records import Change, Chunk, Collection, Vectors
 
@@ -146,7 +147,7 @@ class Indexes:
         faults = _differences(f"vectors of {collection!r}", tier.ids().tolist(), stored.tolist())
         if not faults and len(stored):
             vectors = as_unit(self._store.vectors(stored[:_CHUNKS_AT_ONCE].tolist()))
-            own = [tier.cosines(vector, [int(i)])[0] for i, vector in zip(stored, vectors, strict=False)]
+            own = [tier.cosines(vector, np.array([i]))[0] for i, vector in zip(stored, vectors, strict=False)]
             if not np.allclose(own, 1.0, atol=1e-3):
                 faults.append(f"vectors of {collection!r} differ from the store's")
         return faults
@@ -189,7 +190,7 @@ class Indexes:
             if tier is None or len(tier) <= len(wanted) // 2:
                 tier = ExactTier(self._dim) if len(wanted) <= self._exact_limit else GraphTier(self._dim)
             have = tier.ids()
-            tier.remove(np.setdiff1d(have, wanted).tolist())
+            tier.remove(np.setdiff1d(have, wanted))
             self._add_vectors(tier, np.setdiff1d(wanted, have))
             self._tiers[collection] = tier
 
@@ -211,7 +212,7 @@ class Indexes:
         tier = self._tiers.get(change.collection, None)
         if tier is None:
             tier = ExactTier(self._dim)
-        tier.remove(change.removed)
+        tier.remove(np.array(change.removed, np.int64))
         self._add_vectors(tier, np.asarray(change.added, np.int64))
         self._tiers[change.collection] = self._fitting(tier)
         if isinstance(tier, GraphTier):

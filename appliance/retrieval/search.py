@@ -21,7 +21,7 @@ from appliance.config import RecallSettings
 from appliance.errors import BadRequest, EmbedderChanged, Unavailable
 from appliance.inference.protocols import Embedder, Reranker, RerankScores
 from appliance.retrieval import abstain, fuse
-from appliance.retrieval.dense import DenseTier, Hits
+from appliance.retrieval.dense.types import DenseTier, Hits
 from appliance.retrieval.indexes import EXACT_LIMIT, ChunkStore, Indexes, passage_text
 from appliance.retrieval.lexical import LexicalHit
 from appliance.retrieval.types import Mode, Passage, Scores, SearchRequest, SearchResult
@@ -199,7 +199,7 @@ class Recall:
         lexical = np.array([bm25.get(int(i), np.nan) for i in ids], np.float64)
         cosine = np.full(len(ids), np.nan)
         if tier is not None and vector is not None:
-            cosine = tier.cosines(vector, ids.tolist()).astype(np.float64)
+            cosine = tier.cosines(vector, ids).astype(np.float64)
         first = fuse.first_stage(self._mix.fused, lexical, cosine, mass)
         if mode == "lexical":
             return Candidates(ids, lexical, cosine, mass, first, lexical, None)

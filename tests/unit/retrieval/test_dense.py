@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.retrieval.dense import DenseTier, ExactTier, Floats, GraphTier, as_unit
+from appliance.retrieval.dense.graph import ExactTier, GraphTier, as_unit
+from appliance.retrieval.dense.types import DenseTier, Floats
 
 DIM = 24
 MakeTier = Callable[[int], DenseTier]
@@ -41,11 +42,11 @@ def test_an_empty_tier_and_more_wanted_than_there_are(make: MakeTier) -> None:
     tier = make(DIM)
     query = unit(1)[0]
     assert tier.search(query, 5)[0].tolist() == []
-    assert np.isnan(tier.cosines(query, [1, 2])).all()
+    assert np.isnan(tier.cosines(query, np.array([1, 2]))).all()
     tier.add(np.empty(0, np.int64), np.empty((0, DIM), np.float32))
     tier.add(np.array([7, 9]), unit(2))
     assert sorted(tier.search(query, 50)[0].tolist()) == [7, 9]
-    tier.remove([7, 9, 11])
+    tier.remove(np.array([7, 9, 11]))
     assert len(tier) == 0
     assert tier.search(query, 5)[0].tolist() == []
 
@@ -55,7 +56,7 @@ def test_nearly_all_deleted_gives_the_rest(make: MakeTier) -> None:
     tier = make(DIM)
     vectors = unit(600)
     tier.add(np.arange(600), vectors)
-    tier.remove(range(590))
+    tier.remove(np.array(range(590)))
     ids, _ = tier.search(unit(1, seed=2)[0], 200)
     assert sorted(ids.tolist()) == list(range(590, 600))
 
@@ -65,7 +66,7 @@ def test_delete_most_of_a_full_tier_and_add_as_many_again(make: MakeTier) -> Non
     tier = make(DIM)
     tier.add(np.arange(1024), unit(1024))
     for turn in range(1, 4):
-        tier.remove([i for i in tier.ids().tolist() if i % 10])
+        tier.remove(np.array([i for i in tier.ids().tolist() if i % 10]))
         fresh = np.arange(turn * 10_000, turn * 10_000 + 900)
         tier.add(fresh, unit(900, seed=turn))
     query = unit(1, seed=9)[0]
@@ -78,12 +79,12 @@ def test_an_id_that_comes_back_has_its_new_vector(make: MakeTier) -> None:
     tier = make(DIM)
     vectors = unit(20)
     tier.add(np.arange(10), vectors[:10])
-    tier.remove([3, 4])
+    tier.remove(np.array([3, 4]))
     tier.add(np.array([4, 11, 3]), vectors[[10, 11, 12]])
     assert sorted(tier.ids().tolist()) == [*range(10), 11]
     assert tier.search(vectors[12], 1)[0].tolist() == [3]
     assert tier.search(vectors[10], 1)[0].tolist() == [4]
-    assert tier.cosines(vectors[11], [11, 99])[0] == pytest.approx(1.0, abs=1e-5)
+    assert tier.cosines(vectors[11], np.array([11, 99]))[0] == pytest.approx(1.0, abs=1e-5)
 
 
 @tiers
@@ -130,7 +131,7 @@ def test_any_order_of_adding_and_removing_is_like_a_dict(
             tier.add(np.array([chunk_id]), mirror[chunk_id][None, :])
         elif not adding:
             mirror.pop(chunk_id, None)
-            tier.remove([chunk_id])
+            tier.remove(np.array([chunk_id]))
         assert tier.ids().tolist() == sorted(mirror)
     query = unit(1, seed=999)[0]
     assert tier.search(query, 5)[0].tolist() == exact(mirror, query, 5)
@@ -140,7 +141,7 @@ def test_a_graph_is_the_same_after_saving_and_loading(tmp_path: Path) -> None:
     graph = GraphTier(DIM)
     vectors = unit(400)
     graph.add(np.arange(400), vectors)
-    graph.remove(range(0, 400, 3))
+    graph.remove(np.arange(0, 400, 3))
     deleted = graph.save(tmp_path / "graph")
     loaded = GraphTier.load(tmp_path / "graph", DIM, deleted)
     assert loaded.ids().tolist() == graph.ids().tolist()

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.retrieval import dense_files
-from appliance.retrieval.dense import GraphTier, as_unit
-from appliance.retrieval.dense_files import load_graphs, save_graphs
+from appliance.retrieval.dense import files as dense_files
+from appliance.retrieval.dense.files import load_graphs, save_graphs
+from appliance.retrieval.dense.graph import GraphTier, as_unit
 
 DIM = 8
 

@@ -195,7 +195,7 @@ def test_a_store_that_went_back_to_a_backup_is_believed(store: Store, tmp_path: 
 
 def test_an_old_handle_does_not_overwrite_newer_graphs(store: Store, tmp_path: Path) -> None:
     documents_of(store, tmp_path / "index", 2, exact_limit=5)
-    from appliance.retrieval.dense_files import load_graphs, save_graphs
+    from appliance.retrieval.dense.files import load_graphs, save_graphs
 
     dense = tmp_path / "index" / "dense"
     label = f"{store.identity()} {WordEmbedder().fingerprint}"

@@ -1,4 +1,4 @@
-"""Owns vector search inside one collection: the `DenseTier` seam, the exact scan, and the graph in memory.
+"""Owns the exact scan and the graph in memory.
 
 Must not know text, collections or the store: ids and unit vectors come in, ids and cosines go out.
 """
@@ -6,47 +6,24 @@ Must not know text, collections or the store: ids and unit vectors come in, ids 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from appliance.retrieval.dense.types import DEFAULT_TARGET, Asked, Floats, Hits, Ids
+
 if TYPE_CHECKING:
     import hnswlib
-
-Ids = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
-Hits = tuple[Ids, Floats]  # best first, ties by id
 
 _M = 16
 _EF_CONSTRUCTION = 200
 _EF_SEARCH = 64  # fixed: changing it while searches run makes their caches thrash
 _INSERT_SLICE = 16  # vectors put in while searches wait, about 1 ms each
 _GROWTH = 1.5
-
-
-class DenseTier(Protocol):
-    """A set of vectors that can be searched. Searches may run in many threads beside one writer."""
-
-    def __len__(self) -> int:
-        """Vectors that are alive."""
-
-    def ids(self) -> Ids:
-        """Ids that are alive, sorted."""
-
-    def add(self, ids: Ids, vectors: Floats) -> None:
-        """Add unit `vectors` `(n, dim)` under new `ids` `(n,)`."""
-
-    def remove(self, ids: Iterable[int]) -> None:
-        """Remove ids; those that are not there are passed over."""
-
-    def search(self, vector: Floats, k: int) -> Hits:
-        """The `k` nearest by cosine to the unit `vector` `(dim,)`, fewer if there are not as many."""
-
-    def cosines(self, vector: Floats, ids: Sequence[int]) -> Floats:
-        """Exact cosine of each id; NaN where it is not there."""
 
 
 class ExactTier:
@@ -80,19 +57,32 @@ class ExactTier:
             merged, matrix = merged[order], matrix[order]
         self._rows = (merged, matrix)
 
-    def remove(self, ids: Iterable[int]) -> None:
+    def remove(self, ids: Ids) -> None:
         old_ids, old = self._rows
-        keep = ~np.isin(old_ids, np.fromiter(ids, np.int64))
+        keep = ~np.isin(old_ids, ids)
         if not keep.all():
             self._rows = (old_ids[keep], old[keep])
 
-    def search(self, vector: Floats, k: int) -> Hits:
+    def search(
+        self,
+        vector: Floats,
+        k: int,
+        *,
+        target: float = DEFAULT_TARGET,
+        within: Ids | None = None,
+        notes: list[Asked] | None = None,
+    ) -> Hits:
+        begun = time.perf_counter()
         ids, matrix = self._rows
-        if not len(ids):
-            return ids, np.empty(0, np.float32)
-        return _best(ids, matrix @ vector, k)
+        if within is not None:
+            allowed = np.isin(ids, within)
+            ids, matrix = ids[allowed], matrix[allowed]
+        hits = _best(ids, matrix @ vector, k)
+        if notes is not None:
+            notes.append(Asked("hot", len(self), "exact", 0, len(ids), (time.perf_counter() - begun) * 1000))
+        return hits
 
-    def cosines(self, vector: Floats, ids: Sequence[int]) -> Floats:
+    def cosines(self, vector: Floats, ids: Ids) -> Floats:
         known, matrix = self._rows
         wanted = np.asarray(ids, np.int64)
         scores = np.full(len(wanted), np.nan, np.float32)
@@ -170,15 +160,30 @@ class GraphTier:
             self._index.add_items(vectors[fresh], ids[fresh], num_threads=1, replace_deleted=True)
         self._alive.update(ids.tolist())
 
-    def remove(self, ids: Iterable[int]) -> None:
+    def remove(self, ids: Ids) -> None:
         with self._lock:
-            for chunk_id in ids:
+            for chunk_id in ids.tolist():
                 if chunk_id in self._alive:
                     self._index.mark_deleted(chunk_id)
                     self._alive.remove(chunk_id)
                     self._deleted.add(chunk_id)
 
-    def search(self, vector: Floats, k: int) -> Hits:
+    def search(
+        self,
+        vector: Floats,
+        k: int,
+        *,
+        target: float = DEFAULT_TARGET,
+        within: Ids | None = None,
+        notes: list[Asked] | None = None,
+    ) -> Hits:
+        if within is not None or target >= 0.99:
+            # The walk of a fixed length promises neither: everything allowed is scanned.
+            with self._lock:
+                alive = np.array(sorted(self._alive), np.int64)
+                if within is not None:
+                    alive = np.intersect1d(alive, within, assume_unique=True)
+                return _best(alive, self._vectors(alive) @ vector, k)
         with self._lock:
             k = min(k, len(self._alive))
             if k == 0:
@@ -191,12 +196,12 @@ class GraphTier:
                 return _best(alive, self._vectors(alive) @ vector, k)
         return _best(labels[0].astype(np.int64), 1.0 - distances[0], k)
 
-    def cosines(self, vector: Floats, ids: Sequence[int]) -> Floats:
+    def cosines(self, vector: Floats, ids: Ids) -> Floats:
         scores = np.full(len(ids), np.nan, np.float32)
         with self._lock:
-            places = [place for place, chunk_id in enumerate(ids) if chunk_id in self._alive]
+            places = [place for place, chunk_id in enumerate(ids.tolist()) if chunk_id in self._alive]
             if places:
-                scores[places] = self._vectors(np.array([ids[place] for place in places])) @ vector
+                scores[places] = self._vectors(ids[places]) @ vector
         return scores
 
     def _vectors(self, ids: Ids) -> Floats:

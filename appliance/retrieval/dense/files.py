@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.retrieval.dense import GraphTier
+from appliance.retrieval.dense.graph import GraphTier
 
 _FORMAT = 1
 
