@@ -100,7 +100,7 @@ class Store:
         """
         with self._connections.reading() as reader:
             rows.collection_id(reader, name)
-            row = reader.execute("SELECT * FROM collection_rows WHERE name = ?", (name,)).fetchone()
+            row = reader.execute("SELECT * FROM collection_rows WHERE name = ?", (rows.same_name(name),)).fetchone()
             return Collection(*row)
 
     def documents(self, collection: str | None = None) -> list[Document]:
@@ -115,7 +115,7 @@ class Store:
             else:
                 rows.collection_id(reader, collection)
                 found = reader.execute(
-                    "SELECT * FROM document_rows WHERE collection = ? ORDER BY source", (collection,)
+                    "SELECT * FROM document_rows WHERE collection = ? ORDER BY source", (rows.same_name(collection),)
                 )
             return [rows.document_of(row) for row in found]
 
@@ -132,7 +132,7 @@ class Store:
         """The document that was ingested as `source`, if there is one."""
         with self._connections.reading() as reader:
             row = reader.execute(
-                "SELECT * FROM document_rows WHERE collection = ? AND source = ?", (collection, source)
+                "SELECT * FROM document_rows WHERE collection = ? AND source = ?", (rows.same_name(collection), source)
             ).fetchone()
             return rows.document_of(row) if row else None
 
@@ -149,16 +149,6 @@ class Store:
         """Ids of a document's chunks in its order; empty when the document is gone."""
         with self._connections.reading() as reader:
             return rows.chunk_ids_of(reader, document_id)
-
-    def neighbours(self, chunk_id: int, reach: int = 1) -> list[Chunk]:
-        """The chunk and up to `reach` chunks before and after it in its document; empty when it is gone."""
-        with self._connections.reading() as reader:
-            found = reader.execute(
-                """SELECT r.* FROM chunk_rows r JOIN chunks m ON m.document_id = r.document_id
-                WHERE m.id = ? AND r.ordinal BETWEEN m.ordinal - ? AND m.ordinal + ? ORDER BY r.ordinal""",
-                (chunk_id, reach, reach),
-            )
-            return [rows.chunk_of(row) for row in found]
 
     def live_chunk_ids(self, collection: str | None = None) -> Ids:
         """Ids of all chunks of a collection or of the store, ascending, `(n,)` int64.
@@ -262,6 +252,7 @@ class Store:
             DiskFull: nothing was changed.
         """
         rows.check_name(collection)
+        collection = rows.same_name(collection)
         kept = None if attributes is None else rows.to_json_object(check_attributes(attributes))
         blobs = rows.to_blobs(vectors, len(chunks))
         with self._connections.writing() as writer:
@@ -338,7 +329,7 @@ class Store:
         with self._connections.writing() as writer:
             collection_id = rows.collection_id(writer, collection)
             writer.execute("UPDATE collections SET recall = ? WHERE id = ?", (chosen, collection_id))
-            return rows.log_change(writer, collection, [], [])
+            return rows.log_change(writer, rows.same_name(collection), [], [])
 
     def delete(self, document_ids: Sequence[int]) -> Change:
         """Delete documents of one collection; the collection stays, even when it is empty then.
@@ -371,7 +362,7 @@ class Store:
             )
             removed = [row[0] for row in found]
             writer.execute("DELETE FROM documents WHERE collection_id = ?", (collection_id,))
-            change = rows.log_change(writer, name, removed, [])
+            change = rows.log_change(writer, rows.same_name(name), removed, [])
             writer.execute("DELETE FROM collections WHERE id = ?", (collection_id,))
             return change
 

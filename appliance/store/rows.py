@@ -6,6 +6,7 @@ Must not know transactions: it works inside the caller's.
 from __future__ import annotations
 
 import sqlite3
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,8 +22,14 @@ _LARGEST_ID = 2**63 - 1
 CHANGES_KEPT = 10_000  # log entries; an index that is further behind is rebuilt
 
 
+def same_name(collection: str) -> str:
+    """The one spelling of a collection's name, as stored: a letter and its accent are one character (NFC)."""
+    return unicodedata.normalize("NFC", collection)
+
+
 def check_name(collection: str) -> None:
     """Raise BadRequest for a name that cannot be shown in a list or be part of an address."""
+    collection = same_name(collection)
     # Not printable: control and direction characters, line ends, other spaces than the usual one, lone surrogates.
     # U+FFFD stands for bytes that were no text: two names could become one. "." and ".." vanish from addresses.
     good = 0 < len(collection) <= _LONGEST_NAME and collection.isprintable() and collection == collection.strip()
@@ -55,7 +62,7 @@ def meta(connection: sqlite3.Connection, name: str) -> str | None:
 
 def collection_id(connection: sqlite3.Connection, name: str) -> int:
     """Id of the collection; raises NotFound with the names that exist."""
-    row = connection.execute("SELECT id FROM collections WHERE name = ?", (name,)).fetchone()
+    row = connection.execute("SELECT id FROM collections WHERE name = ?", (same_name(name),)).fetchone()
     if row:
         return int(row[0])
     names = [found[0] for found in connection.execute("SELECT name FROM collections ORDER BY name LIMIT 20")]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+import unicodedata
 
 # One entry per version: the statements that lead to it from the version before. Entries are never edited
 # once released; a change of the tables is a new entry.
@@ -112,6 +113,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             SELECT c.name, COUNT(d.id), COALESCE(SUM(d.chunks), 0), c.generation, c.recall
             FROM collections c LEFT JOIN documents d ON d.collection_id = c.id GROUP BY c.id""",
     ),
+    (
+        # A name that is the same text in another Unicode form is the same name. Where both were there, one gets its
+        # number behind it: their documents are kept apart as they were.
+        """UPDATE OR IGNORE collections SET name = nfc(name) WHERE name != nfc(name)""",
+        """UPDATE collections SET name = nfc(name) || ' (' || id || ')' WHERE name != nfc(name)""",
+    ),
 )
 
 VERSION = len(MIGRATIONS)
@@ -119,6 +126,7 @@ VERSION = len(MIGRATIONS)
 
 def migrate(writer: sqlite3.Connection, found: int) -> None:
     """Bring the tables from version `found` to `VERSION`, each step in a transaction of its own."""
+    writer.create_function("nfc", 1, lambda text: unicodedata.normalize("NFC", text), deterministic=True)
     for version in range(found, VERSION):
         writer.execute("BEGIN IMMEDIATE")
         try:

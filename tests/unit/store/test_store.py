@@ -7,8 +7,10 @@ import resource
 import sqlite3
 import stat
 import threading
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -22,10 +24,11 @@ from appliance.errors import (
     StoreDamaged,
     Unavailable,
 )
-from appliance.store import rows
+from appliance.store import rows, schema
 from appliance.store.db import Store
 from appliance.store.records import Change, Loss, NewChunk, NewDocument, Vectors
 
+Form = Literal["NFC", "NFD"]
 DIM = 4
 
 
@@ -114,13 +117,6 @@ def test_the_order_of_ids_is_kept_and_missing_ones_are_marked(store: Store) -> N
     assert np.isnan(vectors[1]).all() and np.array_equal(vectors[[2, 0]], new_vectors(2))
 
 
-def test_neighbours(store: Store) -> None:
-    ids = put(store, "a", "0", "1", "2", "3").added
-    assert [c.text for c in store.neighbours(ids[1])] == ["0", "1", "2"]
-    assert [c.text for c in store.neighbours(ids[3], 2)] == ["1", "2", "3"]
-    assert store.neighbours(999) == []
-
-
 def test_deleting_the_last_document_keeps_the_collection(store: Store) -> None:
     change = put(store, "a", "one")
     document = store.documents("c")[0]
@@ -192,6 +188,39 @@ def test_a_collection_needs_a_name_that_can_be_shown(store: Store, name: str) ->
     assert store.collections() == []
     for good in ("a", "Manuals 2024", "手册", "x" * 100):
         put(store, "a", "one", collection=good)
+
+
+@pytest.mark.parametrize("text", ["Prüfstände", "Ångström", "Việt", "ガイド", "가이드", "plain"])
+@pytest.mark.parametrize(("given", "asked"), [("NFC", "NFD"), ("NFD", "NFC"), ("NFD", "NFD")])
+def test_a_name_is_the_same_in_every_unicode_form(store: Store, text: str, given: Form, asked: Form) -> None:
+    first, second = unicodedata.normalize(given, text), unicodedata.normalize(asked, text)
+    change = put(store, "a", "1", collection=first)
+    assert put(store, "a", "2", collection=second).removed == change.added
+    [collection] = store.collections()
+    assert collection.name == change.collection == unicodedata.normalize("NFC", text)
+    assert store.collection(second) == collection
+    assert [found.source for found in store.documents(second)] == ["a"]
+    assert store.find(second, "a") is not None
+    assert len(store.live_chunk_ids(second)) == len(store.all_vectors(second)[0]) == 1
+    assert store.set_recall(second, 0.99).collection == collection.name
+    assert store.delete_collection(second).collection == collection.name
+    assert store.collections() == []
+    assert store.check() == []
+
+
+def test_names_of_an_older_store_are_brought_into_one_form(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    for statement in (statement for version in schema.MIGRATIONS[:2] for statement in version):
+        connection.execute(statement)
+    names = [unicodedata.normalize("NFD", "Prüfung"), unicodedata.normalize("NFD", "Lüfter"), "Lüfter", "plain"]
+    connection.executemany("INSERT INTO collections (name, generation) VALUES (?, 0)", [(name,) for name in names])
+    connection.execute("INSERT INTO meta VALUES ('identity', 'x')")
+    connection.execute("PRAGMA user_version = 2")
+    connection.commit()
+    connection.close()
+    store = Store.open(path)
+    assert [found.name for found in store.collections()] == ["Lüfter", "Lüfter (2)", "Prüfung", "plain"]
+    store.close()
 
 
 @pytest.mark.parametrize(
