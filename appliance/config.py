@@ -92,6 +92,18 @@ class AnswerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     abstain_threshold: Share = 0.5
 
 
+class CacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Answers that are given again."""
+
+    memory_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 32 << 20
+    disk_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 256 << 20
+    hot_s: PositiveS = 60.0  # after this a popular answer is made anew in the background
+    fresh_s: PositiveS = 300.0  # after this an answer is made anew before it is given, if that takes no longer than …
+    wait_ms: PositiveMs = 100.0  # … this; else the old one is given, and said to be stale
+    keep_s: PositiveS = 86400.0
+    sampled: bool = False  # keep answers, too, that were drawn at random without a seed
+
+
 class DocumentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Reading documents."""
 
@@ -112,6 +124,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: EngineSettings = EngineSettings()
     recall: RecallSettings = RecallSettings()
     answer: AnswerSettings = AnswerSettings()
+    cache: CacheSettings = CacheSettings()
     documents: DocumentSettings = DocumentSettings()
 
     @property

@@ -12,6 +12,7 @@ import msgspec
 from appliance.engine.protocol import Constraint, Priority, Sampling, TokenLogprob
 
 CacheOutcome = Literal["miss", "hit", "stale"]
+CacheUse = Literal["default", "bypass", "refresh"]  # refresh: made anew and kept; bypass: neither looked up nor kept
 Role = Literal["system", "user", "assistant"]
 Effort = Literal["full", "fast"]
 Reason = Literal["stop", "length"]
@@ -46,6 +47,7 @@ class Question(msgspec.Struct, frozen=True):
     priority: Priority = "interactive"
     deadline_ms: float | None = None
     effort: Effort = "full"  # "fast": excerpts without reranking or generation
+    cache: CacheUse = "default"
     label: str = ""
 
     def __post_init__(self) -> None:

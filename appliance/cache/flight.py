@@ -27,8 +27,8 @@ class Flight(Generic[T]):
         self._items: list[T] = []
         self._error: Exception | None = None
         self._ended = False
-        self._followers = 0
-        self._for_result = for_result
+        self.followers = 0
+        self.for_result = for_result
         self._moved = asyncio.Event()
         self._on_end = on_end
         self._task = asyncio.create_task(self._run(), name="flight")
@@ -45,7 +45,7 @@ class Flight(Generic[T]):
 
     async def follow(self) -> AsyncGenerator[T]:
         """All items, from the first; what the stream raised is raised. To be closed by who leaves early."""
-        self._followers += 1
+        self.followers += 1
         try:
             place = 0
             while True:
@@ -58,8 +58,8 @@ class Flight(Generic[T]):
             if self._error is not None:
                 raise self._error
         finally:
-            self._followers -= 1
-            if not self._followers and not self._for_result:
+            self.followers -= 1
+            if not self.followers and not self.for_result:
                 await self.cancel()
 
     async def cancel(self) -> None:
@@ -106,6 +106,14 @@ class Flights(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._flying)
+
+    def unattended(self) -> int:
+        """How many were started for their result alone."""
+        return sum(flight.for_result for flight in self._flying.values())
+
+    def followers(self) -> int:
+        """How many follow all of them."""
+        return sum(flight.followers for flight in self._flying.values())
 
     def get(self, key: Hashable) -> Flight[T] | None:
         """The one that is in the air."""

@@ -108,6 +108,7 @@ def question(asked: AskRequest, request_id: str) -> Question:
         messages=(Message("user", asked.question),),
         collection=asked.collection or own.collection or DEFAULT_COLLECTION,
         request_id=request_id,
+        cache=own.cache,
         top_k=asked.top_k or own.top_k,
         max_tokens=asked.max_tokens,
         priority=own.priority,

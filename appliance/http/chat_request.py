@@ -206,6 +206,7 @@ def question(asked: ChatRequest, request_id: str) -> Question:
         messages=tuple(_message(number, message) for number, message in enumerate(asked.messages)),
         collection=own.collection,
         request_id=request_id,
+        cache=own.cache,
         top_k=own.top_k,
         max_tokens=_max_tokens(asked),
         sampling=_sampling(asked),

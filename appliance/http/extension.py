@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from appliance.answer.types import Effort
+from appliance.answer.types import CacheUse, Effort
 from appliance.engine.protocol import Constraint, Priority
 from appliance.errors import BadRequest
 
 TopK = Annotated[int, Meta(ge=1, le=50)]
 Tokens = Annotated[int, Meta(ge=1, le=1 << 20)]
-Cache = Literal["default", "bypass", "refresh"]
 
 _TOKEN = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -36,14 +35,14 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What OpenAI's requests have no field for. `cache` is taken and has no effect: nothing is cached yet."""
+    """What OpenAI's requests have no field for."""
 
     collection: str | None = None
     top_k: TopK | None = None
     deadline_ms: Annotated[float, Meta(gt=0)] | None = None
     priority: Priority = "interactive"
     effort: Effort = "full"
-    cache: Cache = "default"
+    cache: CacheUse = "default"
     constraint: Regex | Choice | None = None
     filters: Any = None
 

@@ -1,0 +1,193 @@
+"""Owns answers that were given before: they are given again, and while one is made, all who ask for it share it.
+
+Must not know how an answer is made, nor wire formats.
+
+    fresh             ─▶ replayed ("hit"); a popular one is made anew in the background before it gets old
+    old               ─▶ made anew; who waited `wait_ms` for that gets the old one ("stale")
+    none              ─▶ made, or shared with whoever asked first
+
+An answer is kept under all that it follows from: the question, the collection's generation, the models, the settings
+and the caller. What changes one of these makes the answer unreachable; its text is deleted with the collection's next
+change all the same. `stale` therefore means old by the clock, never of other documents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from appliance.answer.same import key, repeatable
+from appliance.answer.types import CacheOutcome, Event, Finished, Question, Sources
+from appliance.cache.flight import Flight, Flights
+from appliance.cache.sketch import Sketch
+from appliance.cache.tiers import Cache, Entry
+from appliance.config import CacheSettings
+
+_PLAIN = ""  # the tag of answers without documents
+_POPULAR = 3  # times a question was asked lately, from which on its answer is made anew before it gets old
+_AHEAD = 1  # answers that are made in the background at once: they take time from those that somebody waits for
+_JITTER = 0.1  # of a lifetime, so that what was made at once does not get old at once
+# What a degraded answer may have lost and still be the answer to keep: all that comes again at the next try. What a
+# busy or broken moment took away is not kept.
+_LASTING = ("effort_fast", "generator_language", "no_room_for_passages", "rerank_partial", "repetition", "unsupported")
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Event]).decode
+
+
+class Asker(Protocol):
+    """Makes answers."""
+
+    def ask(self, question: Question) -> AsyncGenerator[Event]:
+        """The events of one answer; see `pipeline.Answerer.ask`."""
+
+
+class HotAnswers:
+    """Answers, from the cache where that has them. For one event loop; `changed` for any thread.
+
+    Args:
+        answerer: makes what is not there.
+        cache: for answers alone.
+        version: what an answer in that collection (None: in none) follows from, beside the question.
+        settings: how long an answer is good.
+    """
+
+    def __init__(
+        self, answerer: Asker, cache: Cache, version: Callable[[str | None], bytes], settings: CacheSettings
+    ) -> None:
+        self._answerer = answerer
+        self._cache = cache
+        self._version = version
+        self._settings = settings
+        self._flights: Flights[Event] = Flights()
+        self._asked = Sketch()
+
+    async def ask(self, question: Question) -> AsyncGenerator[Event]:
+        """The events of one answer, made now or before. Raises what the answerer raises."""
+        async with contextlib.aclosing(self._way(question)) as events:
+            async for event in events:
+                yield event
+
+    def changed(self, collection: str) -> None:
+        """Delete all answers of a collection. Raises `Unavailable` when the disk does not."""
+        self._cache.forget(collection)
+
+    async def close(self) -> None:
+        """End what is being made."""
+        await self._flights.close()
+
+    def _way(self, question: Question) -> AsyncGenerator[Event]:
+        if question.cache == "bypass" or not (repeatable(question) or self._settings.sampled):
+            return self._answerer.ask(question)
+        return self._shared(question)
+
+    async def _shared(self, question: Question) -> AsyncGenerator[Event]:
+        begun = time.perf_counter()
+        name = key(question, self._version(question.collection))
+        self._asked.count(name)
+        if question.cache == "refresh":
+            flight = self._fly(question, name, apart=True)
+            async with contextlib.aclosing(_retold(flight.follow(), question, "miss")) as events:
+                async for event in events:
+                    yield event
+            return
+        entry = self._cache.recent(name) or await asyncio.to_thread(self._cache.get, name)
+        kept = _events(entry) if entry is not None else None
+        if entry is not None and kept is not None:
+            age_s = entry.age_s(time.time())
+            outcome: CacheOutcome = "hit"
+            if age_s >= self._lifetime_s(name):
+                outcome = "stale"
+                if await self._renew(question, name, self._settings.wait_ms / 1000):
+                    entry = self._cache.recent(name) or entry
+                    renewed = _events(entry)
+                    kept, outcome = (renewed, "hit") if renewed is not None else (kept, outcome)
+            elif (
+                age_s >= self._settings.hot_s
+                and self._asked.estimate(name) >= _POPULAR
+                and self._flights.unattended() < _AHEAD
+            ):
+                await self._renew(question, name, 0)
+            for event in _replayed(kept, question, outcome, (time.perf_counter() - begun) * 1000):
+                yield event
+            return
+        flying = self._flights.get(_flight_key(question, name))
+        outcome = "miss" if flying is None else "hit"
+        flight = flying or self._fly(question, name)
+        async with contextlib.aclosing(_retold(flight.follow(), question, outcome)) as events:
+            async for event in events:
+                yield event
+
+    def _lifetime_s(self, name: bytes) -> float:
+        """How long an answer is good: of each a little more or less."""
+        return self._settings.fresh_s * (1 - _JITTER + 2 * _JITTER * name[0] / 255)
+
+    async def _renew(self, question: Question, name: bytes, wait_s: float) -> bool:
+        """Have an answer made anew, for nobody in particular; whether it was there within `wait_s`."""
+        flying = self._flights.get(_flight_key(question, name))
+        if flying is None:
+            behind = replace(question, priority="normal" if wait_s else "batch")
+            flying = self._fly(behind, name, for_result=True)
+        return wait_s > 0 and await flying.wait(wait_s)
+
+    def _fly(self, question: Question, name: bytes, *, for_result: bool = False, apart: bool = False) -> Flight[Event]:
+        tag = question.collection if question.collection is not None else _PLAIN
+        epoch = self._cache.epoch(tag)
+
+        def keep(events: list[Event]) -> None:
+            if _worth_keeping(events):
+                self._cache.put(name, _encode(events), tag=tag, epoch=epoch)
+
+        flight_key = object() if apart else _flight_key(question, name)
+        return self._flights.start(flight_key, self._answerer.ask(question), keep, for_result=for_result)
+
+
+def _flight_key(question: Question, name: bytes) -> tuple[bytes, float | None]:
+    # Who waits longer must not get what was cut short for somebody in a hurry.
+    return name, question.deadline_ms
+
+
+def _worth_keeping(events: Iterable[Event]) -> bool:
+    last = list(events)[-1:]
+    return (
+        bool(last)
+        and isinstance(last[0], Finished)
+        and all(reason.split(":")[0] in _LASTING for reason in last[0].report.degraded)
+    )
+
+
+def _events(entry: Entry) -> list[Event] | None:
+    try:
+        return _decode(entry.value)
+    except msgspec.DecodeError:
+        return None  # of another version of this program
+
+
+def _replayed(events: Iterable[Event], question: Question, outcome: CacheOutcome, ms: float) -> Iterable[Event]:
+    """The events of an answer that was made before, as of this question; texts come as they came then."""
+    timings = {"cache": round(ms, 3), "total": round(ms, 3)}
+    for event in events:
+        if isinstance(event, Sources):
+            yield replace(event, timings_ms=timings)
+        elif isinstance(event, Finished):
+            report = replace(event.report, request_id=question.request_id, cache=outcome, timings_ms=timings)
+            yield replace(event, report=report)
+        else:
+            yield event
+
+
+async def _retold(events: AsyncGenerator[Event], question: Question, outcome: CacheOutcome) -> AsyncGenerator[Event]:
+    """The events of an answer that is being made, as of this question."""
+    async with contextlib.aclosing(events) as made:
+        async for event in made:
+            if isinstance(event, Finished):
+                report = replace(event.report, request_id=question.request_id, cache=outcome)
+                yield replace(event, report=report)
+            else:
+                yield event
