@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +17,13 @@ from appliance.packs.recipes.graph import CONTRIB, GraphWriter
 
 MASKED = -1e4  # added to attention scores of what must not be seen
 Half = npt.NDArray[np.float16]
+Layers = Literal["int8", "exact", "float32"]  # how the layers' matrices are held and multiplied
 SPLIT_LAYERS = 8  # layers of the cross-encoder that see question and passage apart: those of the embedder
 
 
 def embedder_onnx(weights: E5Weights, keep: npt.NDArray[np.int64]) -> bytes:
     """Token ids `(b, t)` and mask `(b, t)` → `embedding` `(b, hidden)`: mean over the mask, L2 norm 1."""
-    build = _Builder(weights, seven_bits=False)
+    build = _Builder(weights, "exact")
     graph = build.graph
     positions = graph.node("Slice", build.place_table(), *build.token_range())
     x = build.embed(weights.matrices["emb.word"].rows(keep), positions)
@@ -33,7 +35,7 @@ def embedder_onnx(weights: E5Weights, keep: npt.NDArray[np.int64]) -> bytes:
 
 
 def reranker_onnx(
-    weights: E5Weights, keep: npt.NDArray[np.int64], delta: Mapping[str, Half], *, seven_bits: bool = True
+    weights: E5Weights, keep: npt.NDArray[np.int64], delta: Mapping[str, Half], layers: Layers = "int8"
 ) -> bytes:
     """Ids, mask and types `(b, t)` of pairs → `logits` `(b, 1)`.
 
@@ -41,10 +43,10 @@ def reranker_onnx(
     other there and positions start anew with the passage. The upper layers, a learned bias per head for
     looking across, and the head over both means come from `delta`.
 
-    With `seven_bits` the layers multiply in 8-bit integers, the fastest on a processor; without, their weights
-    are exact, and graphics processors can run them too.
+    The layers multiply in 8-bit integers, the fastest on a processor, or with their "exact" weights, 4-bit blocks
+    and float16, which graphics processors can do too; "float32" has those weights widened, to compare with.
     """
-    build = _Builder(weights, seven_bits=seven_bits)
+    build = _Builder(weights, layers)
     graph = build.graph
     valid = graph.node("Cast", "attention_mask", to=1)
     side = graph.node("Cast", "token_type_ids", to=1)
@@ -117,10 +119,10 @@ def _delta_layer(delta: Mapping[str, Half], layer: int) -> LayerWeights:
 
 
 class _Builder:
-    def __init__(self, weights: E5Weights, *, seven_bits: bool) -> None:
+    def __init__(self, weights: E5Weights, layers: Layers) -> None:
         self.graph = GraphWriter()
         self.weights = weights
-        self.seven_bits = seven_bits
+        self.layers = layers
 
     def token_range(self) -> tuple[str, str, str]:
         """Start, end and axis of a slice of as many rows as there are tokens."""
@@ -164,16 +166,18 @@ class _Builder:
         seen = self.linear(f"{at}out", layer.out, seen)
         x = self.add_and_norm(f"{at}norm1", seen, x, layer, "norm1", "out")
         inner = self.gelu(f"{at}inner.bias", self.linear(f"{at}inner", layer.inner, x), layer.vectors["inner"])
-        inner = self.linear(f"{at}outer", layer.outer, inner)
+        inner = self.linear(f"{at}outer", layer.outer, inner, after_gelu=True)
         return self.add_and_norm(f"{at}norm2", inner, x, layer, "norm2", "outer")
 
-    def linear(self, name: str, weights: Quantized | Half, x: str) -> str:
-        if self.seven_bits:
-            dense = weights.dense() if isinstance(weights, Quantized) else weights.astype(np.float32)
-            return self.graph.linear_seven_bits(name, dense, x)
-        if isinstance(weights, Quantized):
-            return self.graph.linear_blocks(name, weights, x)
-        return self.graph.linear_half(name, weights, x)
+    def linear(self, name: str, weights: Quantized | Half, x: str, *, after_gelu: bool = False) -> str:
+        if self.layers == "exact":
+            if isinstance(weights, Quantized):
+                return self.graph.linear_blocks(name, weights, x)
+            return self.graph.linear_half(name, weights, x)
+        dense = weights.dense() if isinstance(weights, Quantized) else weights.astype(np.float32)
+        if self.layers == "float32":
+            return self.graph.linear_float32(name, dense, x)
+        return self.graph.linear_int8(name, dense, x, after_gelu=after_gelu)
 
     def attend(self, at: str, joined: str, joined_bias: Float32, padding: str, bias: str) -> str:
         graph, hidden = self.graph, self.weights.hidden

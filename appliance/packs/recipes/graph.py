@@ -16,7 +16,11 @@ from appliance.packs.recipes.e5_weights import BLOCK, Float32, Quantized
 OPSET = 17
 CONTRIB = "com.microsoft"
 IR_VERSION = 8
-LARGEST_LEVEL = 63
+# The instruction that processors without VNNI multiply with adds two products in 16 bits. Levels of weights up to 80
+# and of activations up to 200 cannot exceed them; full ones of 127 and 255 would.
+WEIGHT_LEVEL = 80
+ACTIVATION_LEVEL = 100  # on each side of zero
+GELU_LEAST = -0.17
 
 
 class GraphWriter:
@@ -94,22 +98,39 @@ class GraphWriter:
             accuracy_level=4,
         )
 
-    def linear_seven_bits(self, name: str, weights: Float32, x: str) -> str:
-        """`x @ weights.T` in 8-bit integers: activations scaled per call, weights per row and to 7 bits.
+    def linear_int8(self, name: str, weights: Float32, x: str, *, after_gelu: bool = False) -> str:
+        """`x @ weights.T` in 8-bit integers: activations scaled per token, weights per row.
 
-        Seven, since the instruction that processors without VNNI multiply with saturates on two products of
-        full 8-bit weights.
+        A token's scale is that of its own values, so that what it becomes depends on no other token. `after_gelu`
+        says that `x` has no values below GELU's least, which saves most of the levels below zero.
         """
-        scales = np.maximum(np.abs(weights).max(axis=1), np.float32(1e-12)) / np.float32(LARGEST_LEVEL)
+        scales = np.maximum(np.abs(weights).max(axis=1), np.float32(1e-12)) / np.float32(WEIGHT_LEVEL)
         levels = np.rint(weights / scales[:, None]).astype(np.int8)
-        return self.node(
-            "DynamicQuantizeMatMul",
-            x,
+        if after_gelu:
+            zero, peak = 20, self.node("ReduceMax", x, axes=[-1], keepdims=1)
+            span = 2 * ACTIVATION_LEVEL - zero
+            floor = -GELU_LEAST * span / zero
+        else:
+            zero, peak = ACTIVATION_LEVEL, self.node("ReduceMax", self.node("Abs", x), axes=[-1], keepdims=1)
+            span, floor = ACTIVATION_LEVEL, 1e-6
+        peak = self.node("Max", peak, self.number(floor))
+        step = self.number(1.0 / span)
+        zero_level = self.constant(f"level_{zero}", np.array(zero, dtype=np.uint8))
+        product = self.node(
+            "MatMulIntegerToFloat",
+            self.node("QuantizeLinear", self.node("Div", x, peak), step, zero_level),
             self.constant(f"{name}.levels", levels.T),
+            step,
             self.constant(f"{name}.scales", scales),
+            zero_level,
             self.constant(f"{name}.zeros", np.zeros(len(levels), dtype=np.int8)),
             domain=CONTRIB,
         )
+        return self.node("Mul", product, peak)
+
+    def linear_float32(self, name: str, weights: Float32, x: str) -> str:
+        """`x @ weights.T` in float32."""
+        return self.node("MatMul", x, self.constant(name, weights.T))
 
     def linear_half(self, name: str, weights: npt.NDArray[np.float16], x: str) -> str:
         """`x @ weights.T` with float16 weights that the session widens once when it loads."""
