@@ -28,6 +28,7 @@ from appliance.retrieval.fuse import check_weights
 
 Floats = npt.NDArray[np.float64]
 FEW = 3  # logits of the cross-encoder below which the first stage judges alone
+HEARD = 10  # of the first stage's best, however many were reranked: the most of more numbers is larger
 
 
 class FirstWeights(msgspec.Struct, frozen=True):
@@ -91,14 +92,15 @@ def evidence(first: Floats, bm25: Floats, mass: float, logits: Floats) -> Eviden
         first: `(n,)` logits of the first stage, of all candidates.
         bm25: `(n,)` of the same, 0 or NaN where the lexical index did not find one.
         mass: what a passage of average length with each of the question's terms once would get.
-        logits: `(m,)` of the cross-encoder, in any order, NaN where a candidate was not scored.
+        logits: `(m,)` of the cross-encoder for the best of the first stage, best first, NaN where it did not score.
     """
     if not len(first):
         return None
     best = np.sort(first)[::-1]
     others = best[3:10] if len(best) > 3 else best[1:]
     found = float(np.nan_to_num(bm25, nan=0.0).max(initial=0.0))
-    scored = np.sort(logits[np.isfinite(logits)])[::-1]
+    heard = logits[:HEARD]
+    scored = np.sort(heard[np.isfinite(heard)])[::-1]
     reranked = len(scored) >= FEW
     return Evidence(
         top=float(best[0]),

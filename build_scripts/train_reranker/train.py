@@ -74,7 +74,7 @@ def add_prior(rows: list[Row]) -> None:
         mix.Asked(r["set"], mix.first_stage(r["bm25"], r["dense"]), np.array(r["grade"], float), r["relevant"])
         for r in rows
     ]
-    weights, bias = mix.fit([a for a, r in zip(asked, rows, strict=True) if not r["held_out"]], 3)
+    weights, bias = mix.fit([a for a, r in zip(asked, rows, strict=True) if not r["held_out"]])
     print(
         "first stage:",
         dict(zip(mix.FUSED, weights.round(3).tolist(), strict=True)),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from appliance.errors import ModelCorrupt
 from appliance.retrieval.abstain import (
+    HEARD,
     Evidence,
     FirstWeights,
     RerankedWeights,
@@ -53,6 +54,12 @@ def test_three_reranked_passages_are_heard() -> None:
     assert probability(WEIGHTS, seen) == pytest.approx(1 / (1 + math.exp(-(-0.5 + 0.6 + 0.2 + 0.5 + 1.2 + 0.15))))
 
 
+def test_how_many_more_were_reranked_changes_nothing() -> None:
+    first, bm25 = np.linspace(9, 0, 40), np.full(40, NAN)
+    logits = np.linspace(-1, 3, 40)
+    assert evidence(first, bm25, 1.0, logits) == evidence(first, bm25, 1.0, logits[:HEARD])
+
+
 def test_nothing_found_is_no_evidence() -> None:
     assert evidence(NONE, NONE, 3.0, NONE) is None
 
@@ -66,7 +73,8 @@ def test_a_probability_that_never_falls_when_the_best_is_liked_more(
 ) -> None:
     table = np.array(rows, np.float64)
     better = table.copy()
-    place = int(np.nanargmax(np.nan_to_num(table[:, column], nan=-1e9)))
+    heard = table[:HEARD] if column == 2 else table
+    place = int(np.nanargmax(np.nan_to_num(heard[:, column], nan=-1e9)))
     better[place, column] += more
 
     def judged(t: np.typing.NDArray[np.float64]) -> float:
@@ -81,9 +89,8 @@ def test_a_probability_that_never_falls_when_the_best_is_liked_more(
 
 @given(st.lists(row, min_size=1, max_size=15), st.floats(0, 100))
 def test_the_order_of_the_candidates_does_not_matter(rows: list[tuple[float, float, float]], mass: float) -> None:
-    shuffled = sorted(rows, key=repr)
-    a, b = (np.array(some, np.float64) for some in (rows, shuffled))
-    one, two = (evidence(t[:, 0], t[:, 1], mass, t[:, 2]) for t in (a, b))
+    a, b = (np.array(some, np.float64) for some in (rows, sorted(rows, key=repr)))
+    one, two = (evidence(t[:, 0], t[:, 1], mass, a[:, 2]) for t in (a, b))
     assert one is not None
     assert two is not None
     assert probability(WEIGHTS, one) == pytest.approx(probability(WEIGHTS, two), abs=1e-9)
