@@ -46,8 +46,6 @@ TRAIN = (
     Plan("pubmedqa", 400, 400),
     Plan("covid_faq_en", 224, 210),
 )
-# Measured sets and how many of their documents are the pool: those that answer and others at random.
-EVAL = (("dureader_checklist_eval", 1200), ("drcd_test", 500), ("wikiqa_test", 240))
 
 
 @dataclass(slots=True)
@@ -159,22 +157,6 @@ def training_set(root: Path, plan: Plan, tokenizer: Tokenizer, seed: int) -> Ret
         right = dict.fromkeys(holding or mine, 1)
         queries.append(Query(text, right, wanted, held_out(text)))
     return RetrievalSet(plan.name + ("_simplified" if plan.simplified else ""), passages, owners, queries)
-
-
-def measuring_set(root: Path, name: str, documents: int, most: int, seed: int) -> RetrievalSet:
-    """`most` queries of an `eval` set over a pool of uncut `documents`: those that answer, then others."""
-    corpus, texts, grades, _ = read(root / name)
-    rng = random.Random(f"{seed} {name}")
-    chosen = [q for q in texts if grades.get(q)]
-    rng.shuffle(chosen)
-    chosen = chosen[:most]
-    answering = {d for q in chosen for d in grades[q]}
-    rng.shuffle(corpus)
-    corpus.sort(key=lambda d: d["id"] not in answering)
-    pool = corpus[:documents]
-    number = {d["id"]: n for n, d in enumerate(pool)}
-    queries = [Query(texts[q], {number[d]: g for d, g in grades[q].items()}, held_out=True) for q in chosen]
-    return RetrievalSet(name, [d["text"] for d in pool], [d["id"] for d in pool], queries)
 
 
 def held_out(question: str) -> bool:

