@@ -6,6 +6,7 @@ Must not know what the texts are for.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,19 +22,15 @@ _AT_ONCE = 64  # texts or pairs between two looks at the clock
 
 
 class Rows:
-    """Float32 rows by digest, in two `.npy` files that are replaced whole."""
+    """Float32 rows of one width by digest, in a `.npy` file that is replaced whole."""
 
-    def __init__(self, stem: Path) -> None:
-        self._digests, self._values = stem.with_suffix(".keys.npy"), stem.with_suffix(".rows.npy")
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._rows: dict[bytes, npt.NDArray[np.float32]] = {}
-        self._saved = 0
-        if self._digests.exists() and self._values.exists():
-            digests = np.load(self._digests, allow_pickle=False)
-            values = np.load(self._values, allow_pickle=False)
-            # The files are replaced one after the other: after a crash between, the older one is the shorter.
-            for digest, row in zip(digests, values, strict=False):
-                self._rows[digest.tobytes()] = row
-            self._saved = len(self._rows)
+        if path.exists():
+            kept = np.load(path, allow_pickle=False)
+            self._rows = {digest.tobytes(): row for digest, row in zip(kept["digest"], kept["row"], strict=True)}
+        self._saved = len(self._rows)
 
     def missing(self, digests: Sequence[bytes]) -> list[int]:
         """Places of the digests that are not known, the first of each."""
@@ -57,12 +54,14 @@ class Rows:
         """Write what is new."""
         if len(self._rows) == self._saved:
             return
-        self._digests.parent.mkdir(parents=True, exist_ok=True)
-        digests = np.frombuffer(b"".join(self._rows), np.uint8).reshape(-1, _DIGEST_BYTES)
-        for path, array in ((self._digests, digests), (self._values, np.stack(list(self._rows.values())))):
-            beside = path.with_suffix(".new.npy")
-            np.save(beside, array, allow_pickle=False)
-            beside.replace(path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        rows = np.stack(list(self._rows.values()))
+        kept = np.empty(len(rows), [("digest", np.void, _DIGEST_BYTES), ("row", np.float32, rows.shape[1:])])
+        kept["digest"], kept["row"] = np.frombuffer(b"".join(self._rows), np.dtype((np.void, _DIGEST_BYTES))), rows
+        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        with beside.open("wb") as stream:
+            np.save(stream, kept, allow_pickle=False)
+        beside.replace(self._path)
         self._saved = len(self._rows)
 
 

@@ -73,14 +73,14 @@ class Models:
 
     def embedder(self, name: str) -> CachedEmbedder:
         """For the texts of one set."""
-        stem = self._folder / f"{name}-{self._embedder.fingerprint[:8]}"
-        return CachedEmbedder(self._embedder, Rows(stem), self._say)
+        rows = Rows(self._folder / f"{name}-{self._embedder.fingerprint[:8]}.npy")
+        return CachedEmbedder(self._embedder, rows, self._say)
 
     def reranker(self, name: str) -> CachedReranker | None:
         """For the pairs of one set; None when there is none."""
         if self._reranker is None:
             return None
-        rows = Rows(self._folder / f"{name}-{self._label[:8]}")
+        rows = Rows(self._folder / f"{name}-{self._label[:8]}.npy")
         return CachedReranker(self._reranker, self._label, rows, self._say)
 
 

@@ -160,37 +160,44 @@ class Counting(WordEmbedder):
 
 def test_what_was_embedded_once_is_never_embedded_again(tmp_path: Path) -> None:
     inner = Counting()
-    first = CachedEmbedder(inner, Rows(tmp_path / "s"), print)
+    first = CachedEmbedder(inner, Rows(tmp_path / "s.npy"), print)
     before = first.embed_passages(["a b", "c", "a b"])
     first.save()
     assert sorted(inner.asked) == ["a b", "c"]
-    again = CachedEmbedder(inner, Rows(tmp_path / "s"), print)
+    again = CachedEmbedder(inner, Rows(tmp_path / "s.npy"), print)
     assert (again.embed_passages(["c", "a b"]) == before[[1, 0]]).all()
     assert len(inner.asked) == 2
     again.embed_passages(["d"])
     assert inner.asked[-1] == "d"
 
 
-def test_a_cache_that_a_crash_left_half_written_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
-    kept = Rows(tmp_path / "s")
-    kept.put([b"a" * 16], np.ones((1, 2), np.float32))
-    kept.save()
-    digests = (tmp_path / "s.keys.npy").read_bytes()
-    kept.put([b"b" * 16], np.zeros((1, 2), np.float32))
-    kept.save()
-    (tmp_path / "s.keys.npy").write_bytes(digests)
-    assert Rows(tmp_path / "s").missing([b"a" * 16, b"b" * 16]) == [1]
+@given(st.lists(st.lists(st.integers(0, 20), max_size=5), max_size=6))
+def test_a_cache_is_a_dict_that_a_process_leaves_to_the_next(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[list[int]]
+) -> None:
+    path = tmp_path_factory.mktemp("cache") / "s.npy"
+    known: dict[bytes, float] = {}
+    for place, run in enumerate(runs):
+        kept = Rows(path)
+        digests = [bytes([0, number] * 8) for number in run]  # zero bytes at both ends are part of a digest
+        assert {digests[n] for n in kept.missing(digests)} == set(digests) - known.keys()
+        new = {digest: float(place) for digest in digests if digest not in known}
+        if new:
+            kept.put(list(new), np.array(list(new.values()), np.float32)[:, None])
+        kept.save()
+        known |= new
+        assert not digests or kept.get(digests)[:, 0].tolist() == [known[digest] for digest in digests]
 
 
 def test_logits_are_kept_for_each_model(tmp_path: Path) -> None:
     inner = OverlapReranker()
-    one = CachedReranker(inner, "one", Rows(tmp_path / "s"), print)
+    one = CachedReranker(inner, "one", Rows(tmp_path / "s.npy"), print)
     assert one.logits("a b", ["a", "c"]).tolist() == one.logits("a b", ["a", "c"]).tolist()
     assert inner.seen == ["a", "c"]
     one.logits("a b", ["a", "d"])
     assert inner.seen == ["d"]
     one.save()
-    CachedReranker(inner, "two", Rows(tmp_path / "s"), print).logits("a b", ["d"])
+    CachedReranker(inner, "two", Rows(tmp_path / "s.npy"), print).logits("a b", ["d"])
     assert inner.seen == ["d"]
 
 
