@@ -42,6 +42,7 @@ class Appliance:
         # One document at a time: SQLite has one writer, the CPU few cores. Held by threads, not by tasks: a write
         # whose client was cut off goes on in its thread, and the store must not be closed under it.
         self._writing = threading.Lock()
+        self._changes: set[asyncio.Task[object]] = set()
         self._opened = self._loaded = False
         self._engine: EngineClient | None = None
         self._engine_started = False
@@ -94,7 +95,13 @@ class Appliance:
             )
             self._recall.open()
             closing.callback(self._recall.close)
-            self._ingester = Ingester(self._store, self._embedder, self.settings.documents, self._recall.apply)
+            self._ingester = Ingester(
+                self._store,
+                self._embedder,
+                self.settings.documents,
+                self._recall.apply,
+                self._engine.oblivion.incur,
+            )
             closing.callback(self._ingester.close)
             spec = self._pack.generator
             self._answerer = Answerer(
@@ -138,6 +145,7 @@ class Appliance:
         if self._opened:
             # Its client was told that the service stops; without this, the stop takes as long as the document.
             self._ingester.give_up()
+        await asyncio.gather(*self._changes, return_exceptions=True)  # their callers are told, not this one
         await asyncio.to_thread(self._write, self._closing.close)
 
     # What clients may do. Blocking parts run in threads; their libraries release the interpreter lock.
@@ -170,7 +178,7 @@ class Appliance:
 
     async def ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
         """Add or replace one document; on disk and searchable when it returns."""
-        return await asyncio.to_thread(self._write, self._ingester.ingest_bytes, collection, source, name, data)
+        return await self._change(self._ingester.ingest_bytes, collection, source, name, data)
 
     async def collections(self) -> Sequence[Collection]:
         """All collections, by name."""
@@ -181,16 +189,51 @@ class Appliance:
         return await asyncio.to_thread(self._store.documents, collection)
 
     async def delete_document(self, document_id: int) -> None:
-        """Delete a document; gone from the store and every index when it returns."""
-        await asyncio.to_thread(self._write, lambda: self._recall.apply(self._store.delete([document_id])))
+        """Delete a document; gone from the store, every index and every kept prompt when it returns."""
+
+        def delete() -> None:
+            self._store.document(document_id)  # what is not there is not removed
+            self._forget_soon()
+            self._recall.apply(self._store.delete([document_id]))
+
+        await self._change(delete)
 
     async def delete_collection(self, name: str) -> None:
-        """Delete a collection with its documents."""
-        await asyncio.to_thread(self._write, lambda: self._recall.apply(self._store.delete_collection(name)))
+        """Delete a collection with its documents; gone as one document is."""
+
+        def delete() -> None:
+            self._store.collection(name)
+            self._forget_soon()
+            self._recall.apply(self._store.delete_collection(name))
+
+        await self._change(delete)
+
+    def _forget_soon(self) -> None:
+        assert self._engine is not None, "claim() comes first"  # noqa: S101
+        self._engine.oblivion.incur()
+
+    async def _change(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Write, and have what that removed forgotten; to its end, also when nobody waits for it any more."""
+
+        async def change() -> T:
+            assert self._engine is not None, "claim() comes first"  # noqa: S101
+            try:
+                return await asyncio.to_thread(lambda: self._write(work, *args, **kwargs))
+            finally:
+                await self._engine.forget()
+
+        task = asyncio.create_task(change())
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
 
     def _write(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         with self._writing:
-            return work(*args, **kwargs)
+            try:
+                return work(*args, **kwargs)
+            finally:
+                if self._engine is not None:
+                    self._engine.oblivion.commit()
 
     def health(self) -> dict[str, ComponentState]:
         """The state of each part; may be asked at any time."""

@@ -100,6 +100,7 @@ class Answerer:
 
     async def _grounded(self, run: _Run) -> AsyncGenerator[Event]:
         asked = run.question.messages[-1].content
+        run.memory = self._generator.memory
         found = await self._search(run, asked)
         passages = found.passages
         run.degraded += found.degraded
@@ -221,6 +222,7 @@ class Answerer:
             label=question.label,
             constraint=question.constraint,
             pinned=built.pinned,
+            memory=run.memory,
         )
         async with contextlib.aclosing(stream) as messages:  # type: ignore[type-var]
             async for message in messages:
@@ -276,6 +278,7 @@ class _Run:
         self.grounded = False
         self.report = PromptReport(kept={})
         self.engine_fault = ""  # why it was waited for in vain
+        self.memory: int | None = None  # the generator's, before documents were searched
         self.choices = [_Choice(index) for index in range(question.n)]
 
     @property

@@ -33,6 +33,10 @@ class Generator(Protocol):
     def state(self) -> str:
         """`ready` when a request can be taken now."""
 
+    @property
+    def memory(self) -> int:
+        """Another number whenever documents had to be forgotten; to be read before they are searched."""
+
     def generate(
         self,
         *,
@@ -45,8 +49,11 @@ class Generator(Protocol):
         label: str = "",
         constraint: Constraint | None = None,
         pinned: int = 0,
+        memory: int | None = None,
     ) -> AsyncIterator[Started | Token | Done]:
         """Generate; closing the iterator cancels. `pinned`: how many segments at the front are worth keeping.
+        `memory`: what that was before the documents in the prompt were found; of a prompt whose documents may be gone
+        since, nothing is kept.
 
         Raises `BadRequest`, `EngineDied`, `Unavailable`, `Overloaded`.
         """

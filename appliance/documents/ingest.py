@@ -66,12 +66,17 @@ class Ingester:
         embedder: Embedder,
         settings: DocumentSettings,
         on_change: Callable[[Change], None],
+        before_removal: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_change` is called with each committed change before the call that made it returns."""
+        """`on_change` is called with each committed change before the call that made it returns.
+
+        `before_removal` is called before a document is replaced; what it raises leaves the document as it was.
+        """
         self._store = store
         self._embedder = embedder
         self._settings = settings
         self._on_change = on_change
+        self._before_removal = before_removal
         self._parser = Parser(settings)
         self._given_up = threading.Event()
 
@@ -131,7 +136,10 @@ class Ingester:
             encoding=parsed.encoding,
             losses=parsed.losses,
         )
-        document, change = self._store.put(collection, new, chunks, self._vectors(chunks), self._embedder.fingerprint)
+        vectors = self._vectors(chunks)
+        if known is not None:
+            self._before_removal()
+        document, change = self._store.put(collection, new, chunks, vectors, self._embedder.fingerprint)
         self._on_change(change)
         status: Status = "added" if known is None else "replaced"
         return Outcome(source, status, document=document, chunks=document.chunks, losses=document.losses)

@@ -12,12 +12,14 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 from typing import Literal
 
 from msgspec.structs import replace
 
 from appliance.engine.child import EngineChild
 from appliance.engine.dispatch import Dispatch
+from appliance.engine.oblivion import Oblivion
 from appliance.engine.process import engine_command
 from appliance.engine.protocol import (
     Constraint,
@@ -25,6 +27,8 @@ from appliance.engine.protocol import (
     Counted,
     Done,
     EngineConfig,
+    Forget,
+    Forgotten,
     FrameError,
     Heartbeat,
     Priority,
@@ -58,6 +62,9 @@ class EngineClient:
     Args:
         spec: what the engine is started with.
         command: how it is started, without its arguments; by default as part of this program.
+
+    Attributes:
+        oblivion: what was removed and must be forgotten by engines and their files; see `forget`.
     """
 
     def __init__(self, spec: EngineConfig, command: Sequence[str] = ()) -> None:
@@ -75,6 +82,10 @@ class EngineClient:
         self._ids = itertools.count(1)
         self._reason = "The engine was not started."
         self._degraded = ""
+        self.oblivion = Oblivion(Path(spec.cache_dir) if spec.cache_dir else None)
+        self._memory = 0
+        self._told = self._forgotten = 0  # removals: of which the running engine was told, which it has forgotten
+        self._chore: asyncio.Task[None] | None = None
 
     @property
     def state(self) -> State:
@@ -106,6 +117,11 @@ class EngineClient:
         """Process id of the running engine."""
         return self._child.pid if self._child else None
 
+    @property
+    def memory(self) -> int:
+        """Another number whenever something had to be forgotten: what was read before is not to be kept after."""
+        return self._memory
+
     async def start(self, *, wait: bool = True) -> None:
         """Start the engine and watch it from now on; `wait` False: it becomes ready in the background.
 
@@ -135,8 +151,11 @@ class EngineClient:
                 await self._supervisor
             self._supervisor = None
         if self._child is not None:
-            child, self._child = self._child, None
-            await child.stop(grace_s=1.0)
+            await self._child.stop(grace_s=1.0)
+            self._child = None
+        if self._chore is not None:
+            await self._chore
+        await self._forget_late()  # what the last engine could not be told
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait until the engine is ready. Raises `Unavailable` when that takes longer, or it does not start at all."""
@@ -159,10 +178,12 @@ class EngineClient:
         label: str = "",
         constraint: Constraint | None = None,
         pinned: int = 0,
+        memory: int | None = None,
     ) -> AsyncGenerator[Started | Token | Done]:
         """Generate. Closing the iterator, or cancelling the task that reads it, ends the generation.
 
-        When the engine dies meanwhile, the text goes on after a pause. `deadline_ms` counts from this call.
+        When the engine dies meanwhile, the text goes on after a pause. `deadline_ms` counts from this call. `memory`:
+        what `self.memory` was before the prompt's documents were read; None: there are none.
 
         Raises:
             PromptTooLong: prompt and answer do not fit the context; the message has the numbers.
@@ -188,6 +209,7 @@ class EngineClient:
             label=label,
             constraint=constraint,
             pinned=pinned,
+            keep=memory is None or memory == self._memory,
         )
         self._check_state()
         with self._dispatch.request(submit) as request:
@@ -206,16 +228,47 @@ class EngineClient:
         assert isinstance(message, Counted)  # noqa: S101
         return list(message.tokens)
 
+    async def forget(self) -> None:
+        """Have all that is due in `oblivion` forgotten: nothing of it can be found or come back when this returns.
+
+        An engine that is ready answers for its context and its memory; what one that is not has goes with it. Then
+        the files go. Where an engine starts or restarts, the note of it stays until that has forgotten too.
+
+        Raises:
+            Unavailable: a file can't be deleted.
+        """
+        due = self.oblivion.due
+        if due <= self.oblivion.settled:
+            return
+        self._memory += 1
+        self._dispatch.forget()
+        while self._state == "ready" and self._forgotten < due:
+            self._tell_to_forget()
+            await self._changed.wait()
+        forgotten = self._forgotten >= due or (self._state == "stopped" and self._child is None)
+        await asyncio.to_thread(self.oblivion.remove_files)
+        if forgotten:
+            await asyncio.to_thread(self.oblivion.settle, due)
+
+    def _tell_to_forget(self) -> None:
+        due = self.oblivion.due
+        if self._child is not None and due > self._told:
+            self._told = due
+            self._child.send(Forget(due))
+
     def _check_state(self) -> None:
         if self._state in ("failed", "stopped"):
             raise Unavailable(self._reason)
 
     def _set(self, state: State, reason: str) -> None:
         self._state, self._reason = state, reason
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._notify()
         if state in ("failed", "stopped"):
             self._dispatch.fail_all(Unavailable(reason))
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def _launch(self) -> None:
         """One start; afterwards the engine is ready, or nothing of it is left.
@@ -233,9 +286,19 @@ class EngineClient:
             self._degraded = f"The engine runs on the CPU: it did not start with device {self._device}. {error}"
             self._device = "cpu"
         self._child, self._ready, self._heartbeat = child, ready, None
+        self._told = self._forgotten = self.oblivion.settled
         self._set("ready", "The engine is ready.")
         _log.info("engine %d is ready: %s in %.0f ms", child.pid, ready.model, ready.load_ms)
+        if self.oblivion.owed:
+            self._tell_to_forget()  # before any request can find what it read from files
+            self._chore = asyncio.create_task(self._forget_late(), name="forget")
         self._dispatch.attach(child.send)
+
+    async def _forget_late(self) -> None:
+        try:
+            await self.forget()
+        except ApplianceError as error:
+            _log.error("%s", error)
 
     async def _spawn(self, device: str) -> tuple[EngineChild, Ready]:
         child = await EngineChild.spawn(self._command, replace(self._spec, device=device))
@@ -271,6 +334,8 @@ class EngineClient:
             self._set("restarting", "The engine is restarting.")
             waiting = self._dispatch.lose_engine()
             await child.stop(LAST_WORDS_S)
+            if self.oblivion.owed:
+                await self._forget_late()  # what it wrote while it died
             _log.error("engine %d %s (%s); %d requests wait for the next one", child.pid, child.end, why, waiting)
             self._restarts += 1
             deaths = 1
@@ -295,6 +360,9 @@ class EngineClient:
                 for message in messages:
                     if isinstance(message, Heartbeat):
                         self._heartbeat = message
+                    elif isinstance(message, Forgotten):
+                        self._forgotten = max(self._forgotten, message.id)
+                        self._notify()
                     elif not isinstance(message, Ready):
                         self._dispatch.receive(message)
         except FrameError as error:

@@ -6,9 +6,10 @@ Must not know sockets or processes: messages go in by methods and come out of `t
 from __future__ import annotations
 
 import logging
+import queue
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from appliance.config import EngineSettings
@@ -20,10 +21,13 @@ from appliance.engine.policy import Chunk, admit, plan, turn
 from appliance.engine.prefix import PrefixCache
 from appliance.engine.protocol import (
     Cancel,
+    Constraint,
     Count,
     Counted,
     Failed,
     FinishReason,
+    Forget,
+    Forgotten,
     FromEngine,
     Heartbeat,
     Started,
@@ -59,6 +63,7 @@ class Core:
     llama: Llama
     settings: EngineSettings
     files: PrefixFiles | None = None  # prefixes that survive a restart
+    wake: Callable[[], None] = lambda: None  # called, by any thread, when `collect` has something to do
     times: StepTimes = field(default_factory=StepTimes)
 
     def __post_init__(self) -> None:
@@ -71,8 +76,9 @@ class Core:
         self.cache = PrefixCache(self.llama, self.llama.kv_tokens, ids, settings.host_cache_bytes, idle)
         warm = (WARM_UP_TOKENS, self.llama.warm_up_s)
         self._pace = Pace(settings.batch_tokens, settings.itl_target_ms / 1000, warm=warm)
-        self._intake = Intake(self.llama, settings)
+        self._intake = Intake(self.llama, settings, self.wake)
         self._out: list[FromEngine] = []
+        self._landed: queue.SimpleQueue[FromEngine] = queue.SimpleQueue()  # from other threads
         if self.files is not None:
             for saved in self.files.load():
                 header = saved.header
@@ -82,7 +88,7 @@ class Core:
     @property
     def busy(self) -> bool:
         """Whether `step` has anything to do."""
-        return bool(self._running or self._waiting)
+        return bool(self._running) or not all(sequence.compiling for sequence in self._waiting.values())
 
     def take_messages(self) -> list[FromEngine]:
         """What is to be sent, oldest first; each message is returned once."""
@@ -112,7 +118,7 @@ class Core:
         try:
             sequence = self._intake.read(request, time.monotonic())
         except Refused as error:
-            return self._refuse(request.id, error.code, error.message)
+            return self._refuse(request.id, error.code, error.message, error.param)
         self._waiting[request.id] = sequence
         if sequence.text.stopped:  # an earlier engine ended before it could say so
             self._finish(sequence, "stop")
@@ -125,10 +131,41 @@ class Core:
         if sequence is not None:
             self._finish(sequence, "cancelled")
 
+    def collect(self) -> None:
+        """Take in what other threads have done, and give up what they do too late."""
+        now = time.monotonic()
+        while not self._landed.empty():
+            self._out.append(self._landed.get())
+        for constraint, outcome in self._intake.compiled(now):
+            for sequence in self._compiling(constraint):
+                try:
+                    self._intake.constrain(sequence, outcome)
+                except Refused as error:
+                    self._fail(sequence, error.code, error.message, error.param)
+        for sequence in [s for s in self._waiting.values() if s.compiling and now >= s.deadline_s]:
+            self._expire(sequence, now)
+
+    def _compiling(self, constraint: Constraint) -> list[Sequence]:
+        return [s for s in self._waiting.values() if s.compiling and s.request.constraint == constraint]
+
     def count(self, message: Count) -> None:
         """Answer how many tokens texts have as content."""
         counts = tuple(len(self.llama.tokenize(text, special=False)) for text in message.texts)
         self._out.append(Counted(message.id, counts))
+
+    def forget(self, message: Forget) -> None:
+        """Give up kept prefixes; of all requests that are here, nothing is kept either. Answered when that is sure."""
+        for sequence in [*self._running.values(), *self._waiting.values()]:
+            sequence.keep = False
+        self.cache.forget()
+        if self.files is None:
+            self._out.append(Forgotten(message.id))
+        else:
+            self.files.after_writes(lambda: self._land(Forgotten(message.id)))
+
+    def _land(self, message: FromEngine) -> None:
+        self._landed.put(message)
+        self.wake()
 
     def step(self) -> None:
         """Admit, compute one batch, choose the next tokens."""
@@ -161,6 +198,7 @@ class Core:
         for _ in range(_KEPT_AT_END):  # an engine that answers one question has no idle moment before
             self.idle()
         self.cache.clear()
+        self._intake.close()
         if self.files is not None:
             self.files.close()
             self.files = None
@@ -196,7 +234,7 @@ class Core:
         if not self._waiting or (self._closed and self._running):
             return
         waiting = []
-        for number, sequence in enumerate(self._waiting.values()):
+        for number, sequence in enumerate(s for s in self._waiting.values() if not s.compiling):
             need, cached = sequence.cells, 0
             if number < _QUOTED and self._free_slots:
                 need, cached = self.cache.quote(sequence.request.label, sequence.tokens, sequence.cells)
@@ -271,7 +309,7 @@ class Core:
 
     def _leads(self, first: Sequence, second: Sequence) -> bool:
         """Whether `first` is about to compute enough of what `second` needs next."""
-        if first.request.label != second.request.label:
+        if first.request.label != second.request.label or not first.keep:
             return False
         common = second.common.get(first.request.id)
         if common is None:
@@ -309,7 +347,7 @@ class Core:
                 continue
             prefill_tokens += chunk.tokens
             sequence.computed += chunk.tokens
-            self.cache.extend(sequence.lease, sequence.tokens, sequence.computed)
+            self.cache.extend(sequence.lease, sequence.tokens, sequence.kept)
             pinned = sequence.pinned_tokens
             if pinned and sequence.computed >= pinned > sequence.computed - chunk.tokens:
                 self.cache.pin(sequence.lease, pinned)
@@ -387,16 +425,18 @@ class Core:
         message = f"{deadline}: the request was {doing} for {waited} ms."
         self._fail(sequence, "deadline_exceeded", message)
 
-    def _refuse(self, request_id: int, code: str, message: str) -> None:
-        self._out.append(Failed(request_id, code, message))
+    def _refuse(self, request_id: int, code: str, message: str, param: str = "") -> None:
+        self._out.append(Failed(request_id, code, message, param))
 
-    def _fail(self, sequence: Sequence, code: str, message: str) -> None:
+    def _fail(self, sequence: Sequence, code: str, message: str, param: str = "") -> None:
         self._release(sequence, keep=code != "engine_error")
-        self._refuse(sequence.request.id, code, message)
+        self._refuse(sequence.request.id, code, message, param)
 
     def _release(self, sequence: Sequence, *, keep: bool = True) -> None:
         """Take a request out of everything it may be in; what it computed stays in the prefix cache if `keep`."""
         self._waiting.pop(sequence.request.id, None)
+        if sequence.compiling and (constraint := sequence.request.constraint) and not self._compiling(constraint):
+            self._intake.give_up(constraint)
         if sequence.lease is not None:
             self._vacate(sequence, keep=keep)
             self._closed = False
@@ -407,7 +447,7 @@ class Core:
         assert lease is not None  # noqa: S101
         del self._running[sequence.request.id]
         if keep:
-            self.cache.extend(lease, sequence.tokens, sequence.computed)
+            self.cache.extend(lease, sequence.tokens, sequence.kept)
             self.cache.release(lease)
         else:
             self.cache.drop(lease)

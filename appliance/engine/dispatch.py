@@ -89,6 +89,11 @@ class Dispatch:
                 self._suspects.clear(request.digest)
         self._hand_over()  # there may be room now in the engine or in its queue
 
+    def forget(self) -> None:
+        """Of no request that is open now may anything be kept, whichever engine answers it."""
+        for request in (*self._waiting.values(), *self._aboard.values()):
+            request.keep_nothing()
+
     def lose_engine(self) -> int:
         """The engine died: what it had waits for the next one. Returns how many requests do now.
 

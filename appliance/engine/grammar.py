@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import re
-from collections import OrderedDict
+import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -24,9 +24,8 @@ from appliance.engine.schema import MAX_NODES, MAX_SOURCE_BYTES, UnsupportedCons
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["Grammars", "Matcher", "UnsupportedConstraint"]
+__all__ = ["Grammar", "Grammars", "Matcher", "UnsupportedConstraint"]
 
-MAX_COMPILED = 32
 # A compiled grammar's tables grow with every new kind of text, up to a limit: it is given up before.
 MAX_USES = 500
 MAX_REGEX_BYTES = 16 << 10
@@ -70,29 +69,40 @@ class Vocabulary(Protocol):
         """Whether the token ends the text."""
 
 
-class _Compiled:
-    """A grammar at its beginning, to be copied. `broken`: it reached a limit, which it may share with its copies."""
+class Grammar:
+    """A compiled constraint. `broken`: a text under it reached a limit, which it may share with all others."""
 
-    def __init__(self, start: LLMatcher) -> None:
+    def __init__(self, start: LLMatcher, vocabulary: Vocabulary) -> None:
         self.start = start
-        self.uses = 0
         self.broken = False
+        self._vocabulary = vocabulary
+        self._uses = 0
+
+    @property
+    def worn(self) -> bool:
+        """Whether it is to be compiled anew for the next text."""
+        return self.broken or self._uses >= MAX_USES
+
+    def matcher(self) -> Matcher:
+        """A new text, at its beginning."""
+        self._uses += 1
+        return Matcher(self, self._vocabulary)
 
 
 class Grammars:
-    """Compiles constraints for one model's vocabulary, and keeps those that were used last.
+    """Compiles constraints for one model's vocabulary.
 
-    Cheap to make: llguidance and the table of tokens are loaded at first need (half a second). Calls of `matcher`
-    must not overlap, but may run beside anything else; most of a compilation leaves the interpreter lock free.
+    Cheap to make: llguidance and the table of tokens are loaded at first need (half a second). Any thread may call,
+    also several at once; most of a compilation leaves the interpreter lock free.
     """
 
     def __init__(self, llama: Vocabulary) -> None:
         self._vocabulary = llama
         self._tokenizer: LLTokenizer | None = None
-        self._compiled: OrderedDict[Constraint, _Compiled] = OrderedDict()
+        self._loading = threading.Lock()
 
-    def matcher(self, constraint: Constraint) -> Matcher:
-        r"""A new text under `constraint`, at its beginning.
+    def compile(self, constraint: Constraint) -> Grammar:
+        r"""The grammar of texts under `constraint`.
 
         `json_schema`: see `schema.enforceable`. `regex`: the whole text matches; the syntax is that of Rust's
         `regex`, without look-around, back references and word boundaries; `\d` and `\w` are ASCII, as in a schema's
@@ -101,14 +111,7 @@ class Grammars:
         Raises:
             UnsupportedConstraint: it can't be enforced, or no text fits; the message names the keyword or the fault.
         """
-        compiled = self._compiled.get(constraint)
-        if compiled is None or compiled.broken or compiled.uses >= MAX_USES:
-            compiled = self._compiled[constraint] = _Compiled(self._compile(constraint))
-            while len(self._compiled) > MAX_COMPILED:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(constraint)
-        compiled.uses += 1
-        return Matcher(compiled, self._vocabulary)
+        return Grammar(self._compile(constraint), self._vocabulary)
 
     def _compile(self, constraint: Constraint) -> LLMatcher:
         source = constraint.source
@@ -147,8 +150,9 @@ class Grammars:
     def _start(self, grammar: str, what: str, references: tuple[str, ...] = ()) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
-        if self._tokenizer is None:
-            self._tokenizer = _tokenizer(self._vocabulary)
+        with self._loading:
+            if self._tokenizer is None:
+                self._tokenizer = _tokenizer(self._vocabulary)
         limits = LLParserLimits(**_LIMITS)  # type: ignore[arg-type]  # of int and bool
         start = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         if not start.is_error():
@@ -167,12 +171,12 @@ class Grammars:
 
 
 class Matcher:
-    """One text under a constraint. Made by `Grammars.matcher`."""
+    """One text under a constraint. Made by `Grammar.matcher`."""
 
-    def __init__(self, compiled: _Compiled, vocabulary: Vocabulary) -> None:
-        self._compiled = compiled
+    def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
+        self._grammar = grammar
         self._vocabulary = vocabulary
-        self._state = compiled.start.deep_copy()
+        self._state = grammar.start.deep_copy()
         self._bits = np.zeros((vocabulary.n_vocab + 31) // 32, np.uint32)
 
     def mask(self, logits: npt.NDArray[np.float32]) -> None:
@@ -188,7 +192,7 @@ class Matcher:
         """
         self._state.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         if self._state.is_error():
-            self._compiled.broken = True
+            self._grammar.broken = True
             raise ArithmeticError(f"the constraint can't be followed further: {self._state.get_error()[:200]}")
         allowed = np.unpackbits(self._bits.view(np.uint8), count=self._vocabulary.n_vocab, bitorder="little")
         np.copyto(logits, -np.inf, where=allowed == 0)

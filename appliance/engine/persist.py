@@ -16,7 +16,7 @@ import os
 import queue
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,14 +113,14 @@ class PrefixFiles:
         self._identity = identity
         self._most = most_bytes
         self.stats = PersistStats()
-        self._writes: queue.Queue[tuple[Header, bytes] | None] = queue.Queue(_QUEUED)
+        self._writes: queue.Queue[tuple[Header, bytes] | Callable[[], None] | None] = queue.Queue()
         self._writer = threading.Thread(target=self._write_all, name="prefix files", daemon=True)
         self._writer.start()
 
     def load(self) -> list[SavedFile]:
         """The files that fit, those that others build on first. All others of the folder are deleted."""
         found = []
-        for path in self._paths():
+        for path in _paths(self._folder):
             saved = self._open(path) if path.suffix == SUFFIX else None  # else: a write that did not end
             if saved is None:
                 self.stats.refused += 1
@@ -134,43 +134,32 @@ class PrefixFiles:
         """Write a range in the background; False if too many wait already, or it is over the budget."""
         if len(data) > self._most:
             return False
-        header = Header(self._identity, label, start, tuple(tokens), pinned, len(data), _digest(data))
-        try:
-            self._writes.put_nowait((header, data))
-        except queue.Full:
+        if self._writes.qsize() >= _QUEUED:
             return False
+        header = Header(self._identity, label, start, tuple(tokens), pinned, len(data), _digest(data))
+        self._writes.put((header, data))
         return True
+
+    def after_writes(self, done: Callable[[], None]) -> None:
+        """Call `done`, in another thread, when all that was given to `write` until now is written."""
+        self._writes.put(done)
 
     def close(self) -> None:
         """Let the writes that wait end; the object can't be used afterwards."""
         self._writes.put(None)
         self._writer.join()
 
-    def _paths(self) -> Iterator[Path]:
-        with contextlib.suppress(OSError):
-            yield from (path for path in self._folder.iterdir() if path.suffix in (SUFFIX, ".part"))
-
     def _open(self, path: Path) -> SavedFile | None:
-        try:
-            with path.open("rb") as file:
-                magic = file.read(len(MAGIC) + _LENGTH.size)
-                (length,) = _LENGTH.unpack(magic[len(MAGIC) :])
-                if not magic.startswith(MAGIC) or length > _MOST_HEADER_BYTES:
-                    return None
-                body = file.read(length)
-                digest = file.read(_DIGEST_BYTES)
-                size = os.fstat(file.fileno()).st_size
-            if _digest(magic + body) != digest:
-                return None
-            header = msgspec.msgpack.decode(body, type=Header)
-        except (OSError, struct.error, msgspec.MsgspecError):
+        header = _header(path)
+        if header is None or header[0].identity != self._identity:
             return None
-        offset = len(MAGIC) + _LENGTH.size + length + _DIGEST_BYTES
-        fits = header.identity == self._identity and 0 <= header.start < len(header.tokens)
-        return SavedFile(path, header, offset, self.stats) if fits and size == offset + header.size else None
+        return SavedFile(path, *header, self.stats)
 
     def _write_all(self) -> None:
         while (item := self._writes.get()) is not None:
+            if callable(item):
+                item()
+                continue
             try:
                 self._write(*item)
                 self.stats.written += 1
@@ -198,7 +187,7 @@ class PrefixFiles:
             part.unlink(missing_ok=True)
 
     def _drop_oldest(self, needed: int) -> None:
-        files = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in self._paths())
+        files = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in _paths(self._folder))
         total = sum(size for _, size, _ in files)
         for _, size, path in files:
             if total + needed <= self._most:
@@ -206,6 +195,58 @@ class PrefixFiles:
             path.unlink(missing_ok=True)
             total -= size
             self.stats.dropped += 1
+
+
+def remove_unpinned(folder: Path) -> int:
+    """Delete, for good, all files of `folder` but those of pinned prefixes. Returns how many they were.
+
+    Raises:
+        OSError: one cannot be deleted.
+    """
+    gone = 0
+    for path in _paths(folder):
+        header = _header(path) if path.suffix == SUFFIX else None
+        if header is None or not header[0].pinned:
+            path.unlink(missing_ok=True)
+            gone += 1
+    if gone:
+        sync_folder(folder)
+    return gone
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk as they are now."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _paths(folder: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        yield from (path for path in folder.iterdir() if path.suffix in (SUFFIX, ".part"))
+
+
+def _header(path: Path) -> tuple[Header, int] | None:
+    """The header of a file that is whole as far as that tells, and where the KV begins."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(MAGIC) + _LENGTH.size)
+            (length,) = _LENGTH.unpack(magic[len(MAGIC) :])
+            if not magic.startswith(MAGIC) or length > _MOST_HEADER_BYTES:
+                return None
+            body = file.read(length)
+            digest = file.read(_DIGEST_BYTES)
+            size = os.fstat(file.fileno()).st_size
+        if _digest(magic + body) != digest:
+            return None
+        header = msgspec.msgpack.decode(body, type=Header)
+    except (OSError, struct.error, msgspec.MsgspecError):
+        return None
+    offset = len(MAGIC) + _LENGTH.size + length + _DIGEST_BYTES
+    whole = 0 <= header.start < len(header.tokens) and size == offset + header.size
+    return (header, offset) if whole else None
 
 
 def _digest(data: bytes) -> bytes:

@@ -70,6 +70,7 @@ class PrefixCache:
         self._roots: dict[str, Node] = {}
         self._ticks = itertools.count(1)
         self._holds: dict[int, int] = {}  # id of a saved range → nodes that refer to it
+        self._dooms = False  # whether there may be nodes to be forgotten when nobody uses them any more
         self.stats = PrefixStats()
 
     # ── what there is ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -204,6 +205,7 @@ class PrefixCache:
         """Free the slot; what the tree knows of it stays cached."""
         self._end(lease)
         self._prune(lease.node)
+        self._reap()
         while self._idle_cells() > self._idle_limit:
             self._evict()
 
@@ -224,6 +226,7 @@ class PrefixCache:
                 self._leave(node)
             self._forget(node)
             node = parent
+        self._reap()
 
     def pin(self, lease: Lease, length: int) -> None:
         """Never evict the first `length` tokens of the lease, all shared; no effect where the pin budget is spent."""
@@ -242,6 +245,25 @@ class PrefixCache:
         if self._may_pin(path):
             for step in path:
                 self._set_pinned(step)
+                step.kept = False  # what was written of it may hold more, and is not known as pinned
+                step.doomed = False
+
+    def forget(self) -> None:
+        """Forget all but pinned prefixes; what leases use, as soon as none of them does.
+
+        Of a pinned one, what was saved together with what followed it is given up too.
+        """
+        self._dooms = True
+        for _, node in reversed(list(self.nodes())):
+            saved = node.saved
+            apart = saved is None or (saved.start, saved.end) == (node.start, node.end)
+            if node.pinned and (apart or node.in_context):
+                if not apart:
+                    self._let_go(node)
+                continue
+            self._let_go(node)
+            node.doomed = True
+        self._reap()
 
     def clear(self) -> None:
         """Forget everything. No lease may be open."""
@@ -279,7 +301,7 @@ class PrefixCache:
         for label, node in self.nodes():
             worth = node.pinned or (node.hits >= WORTH_KEEPING_HITS and len(node.tokens) >= WORTH_SAVING_TOKENS)
             parent = node.parent
-            if not worth or node.kept or parent is None or not (parent.kept or parent.is_root):
+            if not worth or node.kept or node.doomed or parent is None or not (parent.kept or parent.is_root):
                 continue
             saved = node.saved
             if node.in_context:
@@ -403,6 +425,7 @@ class PrefixCache:
         keep = at - node.start
         upper = Node(parent, node.start, node.tokens[:keep], users=node.users, pinned=node.pinned)
         upper.used, upper.hits, upper.kept, upper.sequence = node.used, node.hits, node.kept, sequence
+        upper.doomed = node.doomed
         self._pinned += upper.pinned
         parent.children[upper.tokens[0]] = upper
         node.parent, node.start, node.tokens = upper, at, node.tokens[keep:]
@@ -437,7 +460,7 @@ class PrefixCache:
         )
         node = min(leaves, key=lambda node: node.used)
         worth = len(node.tokens) >= WORTH_SAVING_TOKENS or bool(node.children)
-        if node.saved is None and worth and self._host_limit > 0:
+        if node.saved is None and worth and self._host_limit > 0 and not node.doomed:
             data = self._kv.save(node.sequence)
             if self._make_host_room(len(data)):
                 self._hold(node, InMemory(node.start, node.end, data))
@@ -516,6 +539,22 @@ class PrefixCache:
         assert parent is not None  # noqa: S101
         del parent.children[node.tokens[0]]
         self._prune(parent)
+
+    def _reap(self) -> None:
+        """Forget the doomed that nobody uses."""
+        if not self._dooms:
+            return
+        self._dooms = False
+        for _, node in reversed(list(self.nodes())):  # children first
+            if not node.doomed:
+                continue
+            if node.users:
+                self._dooms = True
+                continue
+            for step in node.below():
+                if step.in_context:
+                    self._leave(step)
+            self._forget(node)
 
     def _prune(self, node: Node) -> None:
         """Drop the tree of a label that has nothing in it."""

@@ -5,6 +5,7 @@ Must not know requests (that is `core`) or who supervises it. The process ends w
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -25,6 +26,7 @@ from appliance.engine.protocol import (
     Count,
     EngineConfig,
     Failed,
+    Forget,
     FrameBuffer,
     FrameError,
     FromEngine,
@@ -107,7 +109,7 @@ def run_engine(fd: int, config: EngineConfig) -> int:
     if config.cache_dir and config.settings.disk_cache_bytes and not config.settings.deterministic:
         identity = Identity(config.model_sha256, llama.build, config.settings.kv_type)
         files = PrefixFiles(Path(config.cache_dir), identity, config.settings.disk_cache_bytes)
-    core = Core(llama, config.settings, files)
+    core = Core(llama, config.settings, files, wake=channel.wake)
     try:
         _loop(channel, core)
     except FrameError as error:
@@ -133,9 +135,12 @@ def _loop(channel: _Channel, core: Core) -> None:
                 core.cancel(message)
             elif isinstance(message, Count):
                 core.count(message)
+            elif isinstance(message, Forget):
+                core.forget(message)
             elif isinstance(message, Shutdown):
                 channel.flush()
                 return
+        core.collect()
         if core.busy:
             core.step()
         else:
@@ -157,6 +162,10 @@ class _Channel:
         self._sock = sock
         self._poll = select.poll()  # not `select`: the inherited number may be over 1023
         self._poll.register(sock)
+        self._woken, self._waker = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._waker, False)
+        self._poll.register(self._woken, select.POLLIN)
         self._in = FrameBuffer()
         self._out = bytearray()
 
@@ -178,16 +187,23 @@ class _Channel:
         self._sock.sendall(self._out)
         self._out.clear()
 
+    def wake(self) -> None:
+        """End the wait of `receive`, from any thread."""
+        with contextlib.suppress(BlockingIOError):  # it has enough to wake up from
+            os.write(self._waker, b".")
+
     def receive(self, timeout_s: float) -> list[ToEngine]:
-        """Messages that have arrived; waits for the first at most `timeout_s`.
+        """Messages that have arrived; waits for the first, or for `wake`, at most `timeout_s`.
 
         Raises:
             ConnectionError: the other side is gone.
             FrameError: what arrived is no message.
         """
         self._poll.modify(self._sock, select.POLLIN | (select.POLLOUT if self._out else 0))
-        for _, event in self._poll.poll(timeout_s * 1000):
-            if event & select.POLLOUT:
+        for number, event in self._poll.poll(timeout_s * 1000):
+            if number == self._woken:
+                os.read(self._woken, _READ_BYTES)
+            elif event & select.POLLOUT:
                 self.write()
         try:
             data = self._sock.recv(_READ_BYTES)

@@ -3,9 +3,9 @@
 Must not know what either side does with them. A frame is a 4-byte big-endian length and a msgpack body;
 the first message from the engine is `Ready`, which names the protocol version, or `Failed` with id 0,
 which says why the engine cannot start. A request is answered by `Started`, any number of `Token`, and
-one `Done`; or by one `Failed` at any point. Codes of `Failed`: `context_length_exceeded`,
-`invalid_request`, `overloaded`, `deadline_exceeded`, `engine_error`; at start also `model_corrupt`,
-`bad_setting` and `unavailable`.
+one `Done`; or by one `Failed` at any point; `Count` by `Counted`, `Forget` by `Forgotten`. Codes of `Failed`:
+`context_length_exceeded`, `invalid_request`, `overloaded`, `deadline_exceeded`, `engine_error`; at start also
+`model_corrupt`, `bad_setting` and `unavailable`.
 
 A deadline that passes before the first token is `Failed(code="deadline_exceeded")`; one that passes later
 ends the text where it is, with `Done(finish_reason="length", deadline_hit=True)`.
@@ -20,7 +20,7 @@ import msgspec
 
 from appliance.config import EngineSettings
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_FRAME_BYTES = 64 << 20
 _LENGTH = struct.Struct(">I")
 
@@ -82,8 +82,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     """Generate for request `id`. `label` isolates callers from each other's prefix cache.
 
     `generated` are tokens of the answer that another engine process made before it died: they are computed, not
-    sent again, and count for `max_tokens`. `pinned` says how many segments at the front are worth keeping for
-    good: the instructions that many requests begin with.
+    sent again, and count for `max_tokens`; `sent` says how many characters its reader has of them. `pinned` says how
+    many segments at the front are worth keeping for good: the instructions that many requests begin with. `keep`
+    False: of the rest, nothing may stay in the prefix cache.
     """
 
     id: int
@@ -96,7 +97,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     label: str = ""
     constraint: Constraint | None = None
     generated: tuple[int, ...] = ()
+    sent: int = 0
     pinned: int = 0
+    keep: bool = True
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -110,6 +113,16 @@ class Count(msgspec.Struct, frozen=True, tag=True):
 
     id: int
     texts: tuple[str, ...]
+
+
+class Forget(msgspec.Struct, frozen=True, tag=True):
+    """Give up all kept prefixes but pinned ones, of all callers: documents that they quote are gone.
+
+    Requests that were submitted before are answered to their end, but nothing of them is kept. Answered by
+    `Forgotten`. Files are the other side's to remove, after that.
+    """
+
+    id: int
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
@@ -192,11 +205,15 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """Request `id` cannot be answered. `code` is an error code such as `context_length_exceeded`."""
+    """Request `id` cannot be answered. `code` is an error code such as `context_length_exceeded`.
+
+    `param`: what of the request is at fault, by OpenAI's name for it; "": nothing can be named.
+    """
 
     id: int
     code: str
     message: str
+    param: str = ""
 
 
 class Counted(msgspec.Struct, frozen=True, tag=True):
@@ -206,8 +223,14 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
     tokens: tuple[int, ...]
 
 
-ToEngine = Submit | Cancel | Count | Shutdown
-FromEngine = Ready | Heartbeat | Started | Token | Done | Failed | Counted
+class Forgotten(msgspec.Struct, frozen=True, tag=True):
+    """Answer to `Forget`: nothing of it is in the context or in memory, and nothing of it will be written."""
+
+    id: int
+
+
+ToEngine = Submit | Cancel | Count | Forget | Shutdown
+FromEngine = Ready | Heartbeat | Started | Token | Done | Failed | Counted | Forgotten
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

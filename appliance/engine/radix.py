@@ -78,6 +78,7 @@ class Node:
     used: int = 0  # tick of the last use
     hits: int = 0  # leases that found it
     kept: bool = False  # was handed out to be written to a disk, or came from one
+    doomed: bool = False  # to be forgotten as soon as nobody uses it
 
     @property
     def end(self) -> int:

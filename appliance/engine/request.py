@@ -39,6 +39,7 @@ class Request:
         self.abandoned = False
         self.timer: asyncio.TimerHandle | None = None
         self._ids: list[int] = []
+        self._sent = 0  # characters that the reader has
         self._told: Started | None = None
         self._replies: asyncio.Queue[Reply | ApplianceError] = asyncio.Queue()
         # Where its time went, by this process's clock: an engine that died can't tell.
@@ -79,7 +80,12 @@ class Request:
             return self.message
         remaining_s = self.remaining_s
         deadline_ms = None if remaining_s is None else remaining_s * 1000
-        return replace(self.message, generated=tuple(self._ids), deadline_ms=deadline_ms)
+        return replace(self.message, generated=tuple(self._ids), sent=self._sent, deadline_ms=deadline_ms)
+
+    def keep_nothing(self) -> None:
+        """What it quotes is gone: no engine that has it from now on may keep its prompt."""
+        if isinstance(self.message, Submit):
+            self.message = replace(self.message, keep=False)
 
     def wait(self) -> None:
         """No engine takes it at once."""
@@ -99,6 +105,7 @@ class Request:
                 self._told = reply
             case Token():
                 self._ids += reply.ids
+                self._sent += len(reply.text)
                 if self._phase == "prefill":
                     self._enter("decode", now)
             case Done() if self._waited:
@@ -148,10 +155,11 @@ class Request:
 def _error(failed: Failed) -> ApplianceError:
     match failed.code:
         case "context_length_exceeded":
-            return PromptTooLong(failed.message, remedy="Shorten the prompt, or ask for fewer tokens.")
+            remedy = "Shorten the prompt, or ask for fewer tokens."
+            return PromptTooLong(failed.message, remedy=remedy, param=failed.param or None)
         case "overloaded" | "deadline_exceeded":
             return Overloaded(failed.message)
         case "invalid_request":
-            return BadRequest(failed.message)
+            return BadRequest(failed.message, param=failed.param or None)
         case _:
             return Unavailable(failed.message)

@@ -29,7 +29,8 @@ class Sequence:
     sampler: Sampler
     text: TextStream
     drafter: Drafter | None
-    matcher: Matcher | None
+    matcher: Matcher | None = None  # None: it has no constraint, or that is not compiled yet
+    keep: bool = True  # what is computed of it may stay in the prefix cache; False: the pinned beginning alone
     lease: Lease | None = None  # None: it waits
     computed: int = 0
     cached_tokens: int = -1  # of the prompt, when it started first; -1: it has not
@@ -51,9 +52,19 @@ class Sequence:
         return len(self.tokens) - self.prompt_tokens
 
     @property
+    def compiling(self) -> bool:
+        """Whether it waits for its constraint."""
+        return self.request.constraint is not None and self.matcher is None
+
+    @property
     def cells(self) -> int:
         """KV cells that it may need at most."""
         return self.prompt_tokens + self.request.max_tokens
+
+    @property
+    def kept(self) -> int:
+        """How many of the computed tokens may stay in the prefix cache."""
+        return self.computed if self.keep else min(self.computed, self.pinned_tokens)
 
     @property
     def decoding(self) -> bool:

@@ -76,7 +76,7 @@ def llama(pocket: ResolvedPack) -> Iterator[Llama]:
 
 def written(llama: Llama, constraint: Constraint) -> str:
     """The greedy answer to `QUESTION`; must end before `MOST_TOKENS`."""
-    matcher = Grammars(llama).matcher(constraint)
+    matcher = Grammars(llama).compile(constraint).matcher()
     prompt = Segment(f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n", template=True)
     tokens = llama.tokenize_prompt([prompt])
     llama.remove(0, 0, -1)

@@ -69,6 +69,7 @@ class ScriptedGenerator:
         self.waited_s = -1.0
         self.late = False
         self.logprobs: tuple[TokenLogprob, ...] = ()
+        self.memory = 3
 
     async def count(self, texts: Sequence[str]) -> list[int]:
         return [len(text.split()) for text in texts]
@@ -168,6 +169,21 @@ async def test_several_choices_run_side_by_side_with_seeds_of_their_own() -> Non
     again = ScriptedGenerator(["a"])
     await events(question, again)
     assert [asked["sampling"].seed for asked in again.asked] == seeds
+
+
+async def test_the_engine_is_told_what_it_remembered_before_the_documents_were_searched() -> None:
+    generator = ScriptedGenerator(["The casing bolts are tightened to 45 Nm."])
+
+    class Removing(ScriptedRecall):
+        def search(self, request: SearchRequest) -> SearchResult:
+            found = super().search(request)
+            generator.memory += 1  # a document was removed meanwhile
+            return found
+
+    answerer = Answerer(Removing(passages()), generator, ["en"], AnswerSettings())
+    assert [event async for event in answerer.ask(ask())]
+    await events(ask("Hi", collection=None), generator)
+    assert [asked["memory"] for asked in generator.asked] == [3, None]
 
 
 async def test_without_a_seed_each_choice_gets_one_from_the_engine() -> None:

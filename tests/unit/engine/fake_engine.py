@@ -3,13 +3,15 @@
 Must not know the tests. Token k of every answer has the id 100 + k and the text "k ". What it does besides is
 said by words of the prompt, as `key=value`:
 
-- `die=3`: it kills itself instead of choosing token 3; `die=submit`: when the request comes.
+- `die=3`: it kills itself instead of choosing token 3; `die=submit`: when the request comes; `die=flush`: when it has
+  sent the end of the text that it held, before it says that this was the end.
 - `hang=3`: it stops there instead, without a sign of life.
 - `pause=2,5`: the first process that the folder has seen chooses no more than 2 tokens, the second no more than 5.
 - `hold=1`: the text of a token is sent with the next one.
 
 and, for the start, by words of the model's name: `abort=auto` dies where the device is auto; `fails=bad_setting:2`
-says so from the second process on; `gate=2` waits from the second on until somebody writes to the pipe `gate`.
+says so from the second process on; `gate=2` waits from the second on until somebody writes to the pipe `gate`;
+`forget=2`: processes before the second kill themselves when they are told to forget.
 The model's path is a folder; what happens is appended to `log` in it, one JSON object in a line.
 """
 
@@ -35,6 +37,8 @@ from appliance.engine.protocol import (
     Done,
     EngineConfig,
     Failed,
+    Forget,
+    Forgotten,
     FrameBuffer,
     FromEngine,
     Heartbeat,
@@ -63,6 +67,7 @@ class Answer:
         self.started = False
         pauses = [int(value) for value in self.script.get("pause", "").split(",") if value]
         self.limit = pauses[life - 1] if life <= len(pauses) else request.max_tokens
+        self.flushed = request.sent > len(text(0, self.said()))
 
     def said(self) -> int:
         """Tokens whose text was sent."""
@@ -136,6 +141,12 @@ class FakeEngine:
                     self.die()
                 self.send([Counted(message.id, tuple(len(text.split()) for text in message.texts))])
 
+            case Forget():
+                self.log("forget", id=message.id)
+                if self.life < int(words(self.config.model_name).get("forget", "0")):
+                    self.die()
+                self.send([Forgotten(message.id)])
+
     def step(self) -> None:
         for answer in list(self.answers.values()):
             running = sum(each.started for each in self.answers.values())
@@ -157,8 +168,11 @@ class FakeEngine:
             answer.ids.append(100 + at)
             self.send([Token(answer.request.id, text(before, answer.said()), (100 + at,))])
         if len(answer.ids) >= answer.request.max_tokens:
-            if rest := text(answer.said(), len(answer.ids)):
+            rest = text(answer.said(), len(answer.ids))
+            if rest and not answer.flushed:
                 self.send([Token(answer.request.id, rest, ())])
+                if answer.script.get("die") == "flush":
+                    self.die()
             self.finish(answer, "length")
 
     def finish(self, answer: Answer, reason: str) -> None:

@@ -16,6 +16,8 @@ import pytest
 
 from appliance.config import EngineSettings
 from appliance.engine.client import EngineClient
+from appliance.engine.oblivion import Oblivion
+from appliance.engine.persist import Identity, PrefixFiles, _header
 from appliance.engine.protocol import Constraint, Done, EngineConfig, Segment, Started, Token
 from appliance.errors import BadSetting, EngineDied, ModelCorrupt, Overloaded, Quarantined, Unavailable
 
@@ -31,7 +33,9 @@ class Bench:
 
     def __init__(self, folder: Path, script: str, device: str, settings: EngineSettings) -> None:
         self.folder = folder
-        self.client = EngineClient(EngineConfig(str(folder), script, device=device, settings=settings), COMMAND)
+        self.prefixes = folder / "prefixes"
+        config = EngineConfig(str(folder), script, device=device, settings=settings, cache_dir=str(self.prefixes))
+        self.client = EngineClient(config, COMMAND)
 
     def log(self, event: str) -> list[dict[str, Any]]:
         lines = map(json.loads, (self.folder / "log").read_text().splitlines())
@@ -46,6 +50,23 @@ class Bench:
     def kill(self, number: int = signal.SIGKILL) -> None:
         assert self.client.pid is not None
         os.kill(self.client.pid, number)
+
+    def keep_files(self) -> None:
+        """Leave kept prefixes as an engine does: one pinned, one not."""
+        files = PrefixFiles(self.prefixes, Identity("sha", "build", "f16"), 1 << 20)
+        files.write("", [1, 2], 0, b"instructions", pinned=True)
+        files.write("", [1, 2, 3], 2, b"a document", pinned=False)
+        files.close()
+
+    def kept(self) -> list[str]:
+        """What lies in the folder of kept prefixes: whether each file is pinned, and the note."""
+        headers = {path: _header(path) for path in self.prefixes.iterdir()}
+        return sorted("note" if not found else "pinned" if found[0].pinned else "other" for found in headers.values())
+
+    def remove(self) -> None:
+        """A document is removed, as far as the client is to know."""
+        self.client.oblivion.incur()
+        self.client.oblivion.commit()
 
     async def open_gate(self) -> None:
         """Let the engine that waits, or will, become ready."""
@@ -398,6 +419,96 @@ async def test_the_cpu_helps_only_where_the_gpu_may_be_at_fault(
     assert b.client.state == "failed"
     assert b.client.degraded == ""
     assert [line["device"] for line in b.log("start")] == devices
+
+
+async def test_the_end_that_was_held_back_is_sent_once(bench: Running) -> None:
+    async with bench() as b:
+        messages = await b.answer("hold=1 die=flush")
+        assert (text(messages), ids(messages)) == (WHOLE, IDS)
+        assert isinstance(messages[-1], Done)
+        assert [(line["generated"], line["sent"]) for line in b.log("submit")] == [([], 0), (IDS, len(WHOLE))]
+        assert len(b.log("die")) == 1
+
+
+async def test_a_ready_engine_forgets_and_then_the_files_go(bench: Running) -> None:
+    async with bench() as b:
+        b.keep_files()
+        await b.client.forget()
+        assert b.log("forget") == [] and b.kept() == ["other", "pinned"], "there was nothing to forget"
+        b.remove()
+        assert b.kept() == ["note", "other", "pinned"]
+        await b.client.forget()
+        assert len(b.log("forget")) == 1 and b.kept() == ["pinned"]
+        for _ in range(2):
+            b.remove()
+        await asyncio.gather(b.client.forget(), b.client.forget())
+        assert b.kept() == ["pinned"] and not b.client.oblivion.owed
+
+
+async def test_while_the_engine_is_down_the_files_go_and_the_next_one_is_told_first(bench: Running) -> None:
+    async with bench("gate=2") as b:
+        stream = b.generate("pause=2", memory=b.client.memory)
+        await take(stream, 2)
+        b.kill()
+        await until(lambda: b.client.state == "restarting")
+        b.keep_files()
+        b.remove()
+        await b.client.forget()
+        assert b.kept() == ["note", "pinned"], "the note stays: the next engine may have read the files before"
+        await b.open_gate()
+        assert [message async for message in stream]
+        await until(lambda: b.kept() == ["pinned"])
+        lines = map(json.loads, (b.folder / "log").read_text().splitlines())
+        told = [(line["event"], line.get("keep")) for line in lines if line["life"] == 2]
+        assert told[:3] == [("start", None), ("forget", None), ("submit", False)]
+        assert not b.client.oblivion.owed
+
+
+async def test_an_engine_that_dies_when_told_to_forget_does_not_end_the_matter(bench: Running) -> None:
+    async with bench("forget=2") as b:
+        b.keep_files()
+        b.remove()
+        await b.client.forget()
+        assert "other" not in b.kept()
+        await until(lambda: len(b.log("forget")) == 2 and b.kept() == ["pinned"])
+        assert not b.client.oblivion.owed
+
+
+async def test_what_another_process_could_not_finish_is_done_at_the_start(bench: Running, tmp_path: Path) -> None:
+    Oblivion(tmp_path / "prefixes").incur()  # and then it was killed
+    async with bench() as b:
+        b.keep_files()
+        await until(lambda: b.kept() == ["pinned"])
+        assert len(b.log("forget")) == 1
+
+
+async def test_without_an_engine_the_files_are_all_there_is(tmp_path: Path) -> None:
+    b = Bench(tmp_path, "", "cpu", SETTINGS)
+    b.keep_files()
+    b.remove()
+    await b.client.forget()
+    assert b.kept() == ["pinned"]
+
+
+async def test_a_stop_leaves_nothing_to_be_forgotten(bench: Running) -> None:
+    async with bench("gate=2") as b:
+        b.kill()
+        await until(lambda: b.client.state == "restarting")
+        b.remove()
+        await b.client.forget()
+        b.keep_files()  # as one that dies slowly would
+        await b.client.stop(grace_s=0.0)
+        assert b.kept() == ["pinned"]
+
+
+async def test_of_what_was_read_before_nothing_is_kept_after(bench: Running) -> None:
+    async with bench() as b:
+        before = b.client.memory
+        b.remove()
+        await b.client.forget()
+        for memory in (None, before, b.client.memory):
+            await b.answer("hello", memory=memory)
+        assert [line["keep"] for line in b.log("submit")] == [True, False, True]
 
 
 async def test_constraint_and_pinned_reach_every_engine(bench: Running) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,20 @@ from hypothesis import strategies as st
 
 from appliance.config import EngineSettings
 from appliance.engine.core import Core
-from appliance.engine.protocol import Cancel, Done, Failed, FromEngine, Sampling, Segment, Started, Submit, Token
+from appliance.engine.persist import Identity, PrefixFiles
+from appliance.engine.protocol import (
+    Cancel,
+    Done,
+    Failed,
+    Forget,
+    Forgotten,
+    FromEngine,
+    Sampling,
+    Segment,
+    Started,
+    Submit,
+    Token,
+)
 from tests.unit.engine.cells import Cells
 
 VOCABULARY = 12  # small: texts repeat themselves, so that guesses are often right
@@ -216,6 +231,75 @@ def test_an_answer_that_another_engine_takes_over_is_the_same(
     assert rest[-1].generated_tokens == messages[-1].generated_tokens == len(told)
     if at < len(told):  # else it had ended, and how was lost with the engine
         assert rest[-1].finish_reason == messages[-1].finish_reason
+
+
+@settings(max_examples=60, deadline=None)
+@given(prompt=prompts, most=st.integers(1, 12), stop=st.text("abcdefghijk", min_size=2, max_size=3))
+def test_an_answer_that_had_ended_sends_nothing_twice(prompt: str, most: int, stop: str) -> None:
+    """The other engine died after its last text and before it could say that this was the last."""
+    core, llama = new_core()
+    core.submit(submit(1, prompt, most, stop=(stop,)))
+    messages = finish(core, llama)
+    told = tuple(token for m in messages if isinstance(m, Token) for token in m.ids)
+    sent = len(text(messages, 1))
+    other, llama = new_core()
+    other.submit(submit(1, prompt, most, stop=(stop,), generated=told, sent=sent))
+    rest = finish(other, llama)
+    assert text(rest, 1) == ""
+    assert isinstance(rest[-1], Done) and isinstance(messages[-1], Done)
+    if rest[-1].generated_tokens == messages[-1].generated_tokens:
+        assert rest[-1].finish_reason == messages[-1].finish_reason
+
+
+@settings(max_examples=60, deadline=None)
+@given(asked=st.lists(requests, min_size=1, max_size=8), again=prompts, steps=st.integers(0, 40))
+def test_after_forgetting_only_pinned_instructions_are_found(
+    asked: list[tuple[str, int, Any, str, int, bool]], again: str, steps: int
+) -> None:
+    core, llama = new_core(150)
+    llama.context_tokens = 80  # the longest of these requests must fit
+    for number, (prompt, most, priority, label, _, _) in enumerate(asked):
+        segments = (Segment("kkkkkkkkkk"), Segment(prompt))
+        core.submit(Submit(number, segments, most, priority=priority, label=label, pinned=1))
+    for _ in range(steps):
+        core.step()
+    core.forget(Forget(7))
+    core.check_integrity()
+    messages = finish(core, llama)
+    assert Forgotten(7) in messages
+    for number, (prompt, most, *_) in enumerate(asked):
+        assert text(messages, number) == alone("kkkkkkkkkk" + prompt, most), "it is answered to its end"
+    pinned = [node for _, node in core.cache.nodes() if node.pinned]
+    assert all(core.cache.path_tokens(node) == [11] * node.end and node.end <= 10 for _, node in core.cache.nodes())
+    assert core.cache.cached_cells == llama.used_cells() <= 10 * 2, "two labels"
+    assert core.cache.host_bytes == sum(node.saved.size for node in pinned if node.saved)
+    core.submit(Submit(99, (Segment("kkkkkkkkkk"), Segment(again)), 3))
+    (started,) = [m for m in finish(core, llama) if isinstance(m, Started)]
+    assert started.cached_tokens <= 10
+
+
+def test_what_was_read_before_a_removal_is_answered_and_not_kept() -> None:
+    core, llama = new_core()
+    core.submit(submit(1, "abcdefgh", 4, keep=False))
+    assert text(finish(core, llama), 1) == alone("abcdefgh", 4)
+    assert core.cache.cached_cells == llama.used_cells() == 0
+
+
+def test_it_has_forgotten_when_what_was_to_be_written_is_written(tmp_path: Path) -> None:
+    woken = threading.Event()
+    files = PrefixFiles(tmp_path, Identity("sha", "build", "f16"), 1 << 20)
+    core = Core(StandIn(150), SETTINGS, files, woken.set)  # type: ignore[arg-type]
+    core.submit(submit(1, "abcdefghijk", 1, pinned=1))
+    while core.busy:
+        core.step()
+    core.idle()
+    core.take_messages()
+    core.forget(Forget(5))
+    assert woken.wait(20)
+    core.collect()
+    assert core.take_messages() == [Forgotten(5)]
+    assert len(list(tmp_path.glob("*.kv"))) == 1
+    core.close()
 
 
 @pytest.mark.slow

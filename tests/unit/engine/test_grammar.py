@@ -10,6 +10,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -337,7 +338,7 @@ def spells(matcher: Matcher, llama: Llama, text: str) -> bool:
 def test_every_text_parses_and_is_valid(name: str, grammars: Grammars, walker: Walker) -> None:
     rng = random.Random(name)
     validator = jsonschema.Draft202012Validator(SCHEMAS[name], format_checker=CHECKER)
-    texts = [walker.walk(grammars.matcher(of_schema(SCHEMAS[name])), rng) for _ in range(WALKS)]
+    texts = [walker.walk(grammars.compile(of_schema(SCHEMAS[name])).matcher(), rng) for _ in range(WALKS)]
     for text in texts:
         validator.validate(json.loads(text))
         outside = re.sub(r'"(?:[^"\\]|\\.)*"', "", text)
@@ -348,7 +349,7 @@ def test_every_text_parses_and_is_valid(name: str, grammars: Grammars, walker: W
 @pytest.mark.parametrize(("schema", "named"), REFUSED, ids=range(len(REFUSED)))
 def test_what_is_not_enforced_is_refused_by_name(schema: Any, named: str, grammars: Grammars) -> None:
     with pytest.raises(UnsupportedConstraint) as caught:
-        grammars.matcher(of_schema(schema))
+        grammars.compile(of_schema(schema))
     assert named in caught.value.message
 
 
@@ -357,7 +358,7 @@ def test_what_is_not_enforced_is_refused_by_name(schema: Any, named: str, gramma
 )
 def test_a_schema_that_is_none_is_refused(source: str, grammars: Grammars) -> None:
     with pytest.raises(UnsupportedConstraint):
-        grammars.matcher(Constraint("json_schema", source))
+        grammars.compile(Constraint("json_schema", source))
 
 
 def test_bounds_are_kept_on_every_side(grammars: Grammars, llama: Llama) -> None:
@@ -372,30 +373,30 @@ def test_bounds_are_kept_on_every_side(grammars: Grammars, llama: Llama) -> None
             continue
         schema = {"type": "number", below: low, above: high}
         try:
-            grammars.matcher(of_schema(schema))
+            grammars.compile(of_schema(schema)).matcher()
         except UnsupportedConstraint:
             continue
         taken += 1
         validator = jsonschema.Draft202012Validator(schema)
         for text in tokens:
             if not validator.is_valid(json.loads(text)):
-                assert not spells(grammars.matcher(of_schema(schema)), llama, text), (schema, text)
+                assert not spells(grammars.compile(of_schema(schema)).matcher(), llama, text), (schema, text)
     assert taken > 100
 
 
 def test_a_key_cannot_hide_behind_an_escape(grammars: Grammars, llama: Llama) -> None:
     constraint = of_schema({"type": "object", "properties": {"a": {"type": "string"}}})
-    assert spells(grammars.matcher(constraint), llama, '{"a": "x", "b": 1}')
+    assert spells(grammars.compile(constraint).matcher(), llama, '{"a": "x", "b": 1}')
     for text in ('{"\\u0061": 1}', '{"b": 1, "a": 1}', '{"a": "x", "a": 1}', '{"a":"x"}', '{"a": "x" }'):
-        assert not spells(grammars.matcher(constraint), llama, text)
+        assert not spells(grammars.compile(constraint).matcher(), llama, text)
 
 
 def test_a_json_object_is_any_object(grammars: Grammars, llama: Llama) -> None:
     constraint = Constraint("json_object")
     for text in ("{}", '{"a": [1, {"b": null}], "c": "\u4e2d"}'):
-        assert spells(grammars.matcher(constraint), llama, text)
+        assert spells(grammars.compile(constraint).matcher(), llama, text)
     for text in ("[]", "1", '"a"', "{", "{ }", "{\n}", " {}", "{} "):
-        assert not spells(grammars.matcher(constraint), llama, text)
+        assert not spells(grammars.compile(constraint).matcher(), llama, text)
 
 
 CHOICES = ["a", "ab", "a.b*", "x y\nz", '\u00e9"\\', "<|im_end|>", "/+-&~#@^$(){}[]|?!%='`:;,", "\x01\x7f", "\u4e2d"]
@@ -404,15 +405,15 @@ CHOICES = ["a", "ab", "a.b*", "x y\nz", '\u00e9"\\', "<|im_end|>", "/+-&~#@^$(){
 def test_a_choice_is_one_of_the_strings(grammars: Grammars, llama: Llama, walker: Walker) -> None:
     constraint = Constraint("choice", json.dumps(CHOICES))
     for text in CHOICES:
-        assert spells(grammars.matcher(constraint), llama, text)
+        assert spells(grammars.compile(constraint).matcher(), llama, text)
     for text in ("", "abc", "b", "aab", "axb", "x y", "a|ab"):
-        assert not spells(grammars.matcher(constraint), llama, text)
+        assert not spells(grammars.compile(constraint).matcher(), llama, text)
     rng = random.Random(1)
-    assert {walker.walk(grammars.matcher(constraint), rng) for _ in range(300)} == set(CHOICES)
+    assert {walker.walk(grammars.compile(constraint).matcher(), rng) for _ in range(300)} == set(CHOICES)
 
 
 def test_the_empty_choice_ends_at_once(grammars: Grammars, walker: Walker) -> None:
-    matcher = grammars.matcher(Constraint("choice", '[""]'))
+    matcher = grammars.compile(Constraint("choice", '[""]')).matcher()
     assert matcher.finished
     assert walker.walk(matcher, random.Random(1)) == ""
 
@@ -421,7 +422,7 @@ def test_the_empty_choice_ends_at_once(grammars: Grammars, walker: Walker) -> No
 def test_a_regex_holds_for_the_whole_text(pattern: str, grammars: Grammars, walker: Walker) -> None:
     rng = random.Random(pattern)
     for _ in range(20):
-        text = walker.walk(grammars.matcher(Constraint("regex", pattern)), rng)
+        text = walker.walk(grammars.compile(Constraint("regex", pattern)).matcher(), rng)
         assert re.fullmatch(pattern, text)
 
 
@@ -442,11 +443,11 @@ def test_a_regex_holds_for_the_whole_text(pattern: str, grammars: Grammars, walk
 )
 def test_a_regex_or_choice_that_cannot_be_is_refused(constraint: Constraint, named: str, grammars: Grammars) -> None:
     with pytest.raises(UnsupportedConstraint, match=named):
-        grammars.matcher(constraint)
+        grammars.compile(constraint)
 
 
 def test_a_token_that_is_not_allowed_changes_nothing(grammars: Grammars, llama: Llama) -> None:
-    matcher = grammars.matcher(of_schema({"enum": ["aa", "ab"]}))
+    matcher = grammars.compile(of_schema({"enum": ["aa", "ab"]})).matcher()
     end = next(token for token in range(llama.n_vocab) if llama.is_end(token))
     before = tokens_of(allowed(matcher, llama))
     for token in (-1, llama.n_vocab, end, *llama.tokenize("zz", special=False)):
@@ -461,7 +462,7 @@ def test_a_token_that_is_not_allowed_changes_nothing(grammars: Grammars, llama: 
 
 def test_forced_tokens_are_a_look_ahead(grammars: Grammars, llama: Llama) -> None:
     schema = {"type": "object", "properties": {"first name": STRING}, "required": ["first name"]}
-    matcher = grammars.matcher(of_schema(schema))
+    matcher = grammars.compile(of_schema(schema)).matcher()
     forced = matcher.forced(100)
     assert b"".join(map(llama.piece, forced)).startswith(b'{"first name":')
     assert (matcher.forced(2), matcher.forced(0), matcher.forced(100)) == (forced[:2], [], forced)
@@ -473,21 +474,25 @@ def test_forced_tokens_are_a_look_ahead(grammars: Grammars, llama: Llama) -> Non
 
 def test_texts_under_one_constraint_do_not_meet(grammars: Grammars, llama: Llama) -> None:
     constraint = of_schema({"enum": ["first one", "second one"]})
-    one, other = grammars.matcher(constraint), grammars.matcher(constraint)
+    one, other = grammars.compile(constraint).matcher(), grammars.compile(constraint).matcher()
     assert spells(one, llama, '"first one"')
     assert spells(other, llama, '"second one"')
 
 
-def test_only_the_last_constraints_are_kept(grammars: Grammars, llama: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("appliance.engine.grammar.MAX_COMPILED", 2)
-    compiled: list[str] = []
-    compile_ = Grammars._compile
+def test_threads_compile_at_once(llama: Llama) -> None:
+    grammars = Grammars(llama)  # its table of tokens is not made yet
+    patterns = [f"text {number}" for number in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda pattern: grammars.compile(Constraint("regex", pattern)), patterns))
+    for grammar, pattern in zip(made, patterns, strict=True):
+        assert spells(grammar.matcher(), llama, pattern)
 
-    def counted(self: Grammars, constraint: Constraint) -> Any:
-        compiled.append(constraint.source)
-        return compile_(self, constraint)
 
-    monkeypatch.setattr(Grammars, "_compile", counted)
-    for pattern in ("kept", "b", "kept", "c", "kept", "b"):
-        assert spells(grammars.matcher(Constraint("regex", pattern)), llama, pattern)
-    assert compiled == ["kept", "b", "c", "b"]
+def test_a_grammar_is_worn_after_so_many_texts(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("appliance.engine.grammar.MAX_USES", 2)
+    grammar = grammars.compile(Constraint("regex", "a"))
+    worn = []
+    for _ in range(3):
+        worn.append(grammar.worn)
+        grammar.matcher()
+    assert worn == [False, False, True]

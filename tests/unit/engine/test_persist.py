@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.engine.persist import Identity, PrefixFiles
+from appliance.engine.persist import Identity, PrefixFiles, remove_unpinned
 
 IDENTITY = Identity("sha", "build 1", "f16")
 TOKENS = [5, 6, 7, 8]
@@ -34,6 +34,30 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
     assert (saved.start, saved.end, saved.size) == (1, 5, 0)
     assert saved.header.label == "tenant" and saved.header.tokens == (0, *TOKENS) and saved.header.pinned
     assert saved.read() == DATA
+
+
+def test_all_but_pinned_ones_are_removed(tmp_path: Path) -> None:
+    files = PrefixFiles(tmp_path, IDENTITY, 1 << 20)
+    assert files.write("", [1, 2], 0, DATA, pinned=True)
+    assert files.write("", [1, 2, 3], 2, DATA, pinned=False)
+    files.close()
+    (tmp_path / "half.part").write_bytes(b"APKV")
+    (tmp_path / "broken.kv").write_bytes(b"APKV0001")
+    (tmp_path / "notes.txt").write_text("not ours")
+    assert remove_unpinned(tmp_path) == 3
+    assert [saved.header.tokens for saved in reopened(tmp_path).load()] == [(1, 2)]
+    assert (tmp_path / "notes.txt").exists()
+    assert remove_unpinned(tmp_path) == 0
+    assert remove_unpinned(tmp_path / "nothing") == 0
+
+
+def test_it_is_told_when_all_is_written(tmp_path: Path) -> None:
+    files = PrefixFiles(tmp_path, IDENTITY, 1 << 20)
+    there: list[int] = []
+    assert files.write("", [1, 2], 0, DATA, pinned=True)
+    files.after_writes(lambda: there.append(len(list(tmp_path.glob("*.kv")))))
+    files.close()
+    assert there == [1]
 
 
 def test_only_the_owner_may_read(tmp_path: Path) -> None:

@@ -100,6 +100,22 @@ class Machine(RuleBasedStateMachine):
         self.free.append(request.lease.slot)
         assert not self.kv.of(request.lease.slot)
 
+    @rule()
+    def forget(self) -> None:
+        """Documents are gone: of what is there now, only what is pinned, or still used, may be left."""
+        used = {(node.sequence, node.end) for _, node in self.cache.nodes() if node.users}
+        self.cache.forget()
+        for _, node in self.cache.nodes():
+            assert node.pinned or (node.doomed and (node.sequence, node.end) in used)
+            if node.saved is not None:
+                assert node.pinned and (node.saved.start, node.saved.end) == (node.start, node.end)
+
+    @invariant()
+    def what_is_doomed_goes_with_its_last_user(self) -> None:
+        for _, node in self.cache.nodes():
+            assert node.users or not node.doomed
+            assert not (node.doomed and (node.pinned or node.saved))
+
     @invariant()
     def what_is_freed_is_never_more_than_it_holds(self) -> None:
         for request in self.running:
@@ -239,6 +255,65 @@ def test_pins_take_a_quarter_of_the_cells_at_most() -> None:
     for number in range(10):
         driver.run([number] * 10, pin=10)
     assert sum(len(node.tokens) for _, node in driver.cache.nodes() if node.pinned) == 20  # two of ten; room for 25
+
+
+def test_what_is_forgotten_is_found_by_nobody_but_for_what_is_pinned() -> None:
+    driver = Driver(total=100)
+    tokens = list(range(40))
+    driver.run(tokens, pin=10)
+    driver.run(list(range(200, 240)), label="other")
+    driver.cache.forget()
+    assert driver.cached(tokens) == 10
+    assert driver.cache.cached_cells == driver.kv.used_cells() == 10 and driver.cache.host_bytes == 0
+    assert [label for label, _ in driver.cache.nodes()] == [""]
+    assert driver.run(tokens) == 10
+
+
+def test_what_went_to_memory_is_forgotten_too() -> None:
+    driver = Driver(total=50)
+    driver.run(list(range(40)))
+    driver.run(list(range(100, 145)))
+    assert driver.cache.host_bytes > 0
+    driver.cache.forget()
+    assert driver.cache.host_bytes == 0 and list(driver.cache.nodes()) == []
+
+
+def test_what_is_in_use_is_forgotten_when_its_user_ends() -> None:
+    driver = Driver()
+    tokens = list(range(30))
+    driver.run(tokens)
+    lease = driver.cache.acquire("", tokens, 31, 0)
+    assert lease is not None
+    driver.cache.forget()
+    assert driver.cache.cached_cells == 29, "the running sequence still sees its cells"
+    assert driver.cache.to_keep() is None
+    driver.cache.release(lease)
+    assert driver.cache.cached_cells == driver.kv.used_cells() == 0 and driver.cached(tokens) == 0
+
+
+def test_of_a_pinned_beginning_the_copy_that_holds_more_is_forgotten() -> None:
+    driver = Driver(total=60, host=100_000)
+    tokens = list(range(30))
+    driver.run(tokens)
+    driver.run(list(range(100, 150)))  # the first goes to memory, whole
+    driver.run(tokens, pin=10)  # it comes back, and is cut in two that share the copy
+    shared = [node.saved for _, node in driver.cache.nodes() if node.pinned]
+    assert [(saved.start, saved.end) for saved in shared if saved] == [(0, 30)]
+    driver.cache.forget()
+    assert [(node.saved, node.pinned) for _, node in driver.cache.nodes()] == [(None, True)]
+    assert driver.cache.host_bytes == 0 and driver.run(tokens) == 10
+
+
+def test_a_beginning_that_is_pinned_later_is_written_for_itself() -> None:
+    driver = Driver()
+    tokens = list(range(40))
+    for _ in range(3):
+        driver.run(tokens)
+    kept = driver.cache.to_keep()
+    assert kept is not None and (kept[1].start, kept[1].end) == (0, 39)
+    driver.run(tokens, pin=10)
+    kept = driver.cache.to_keep()
+    assert kept is not None and (kept[1].start, kept[1].end, kept[1].pinned) == (0, 10, True)
 
 
 @pytest.mark.parametrize("data", [None, b"{}"])

@@ -28,6 +28,7 @@ TO_ENGINE: list[p.ToEngine] = [
     ),
     p.Cancel(2),
     p.Count(3, ("a", "")),
+    p.Forget(4),
     p.Shutdown(),
 ]
 FROM_ENGINE: list[p.FromEngine] = [
@@ -36,8 +37,9 @@ FROM_ENGINE: list[p.FromEngine] = [
     p.Started(1, 10, 0, 0.5),
     p.Token(1, "泵", (5, 6)),
     p.Done(1, "stop", 10, 0, 5, 0.1, 0.2, 0.3, deadline_hit=True),
-    p.Failed(1, "overloaded", "full"),
+    p.Failed(1, "invalid_request", "no", "response_format"),
     p.Counted(3, (1, 0)),
+    p.Forgotten(4),
 ]
 
 
