@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ from hypothesis import strategies as st
 
 from appliance.config import EngineSettings
 from appliance.engine.core import Core
+from appliance.engine.grammar import Grammar, Grammars
 from appliance.engine.persist import Identity, PrefixFiles
 from appliance.engine.protocol import (
     Cancel,
+    Constraint,
     Done,
     Failed,
     Forget,
@@ -36,6 +38,7 @@ from appliance.engine.protocol import (
     Submit,
     Token,
 )
+from appliance.engine.schema import UnsupportedConstraint
 from tests.unit.engine.cells import Cells
 
 VOCABULARY = 12  # small: texts repeat themselves, so that guesses are often right
@@ -300,6 +303,131 @@ def test_it_has_forgotten_when_what_was_to_be_written_is_written(tmp_path: Path)
     assert core.take_messages() == [Forgotten(5)]
     assert len(list(tmp_path.glob("*.kv"))) == 1
     core.close()
+
+
+class Gated:
+    """Stands in for compiled constraints: all of them wait for `gate`, then allow the letter that they name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gate = threading.Event()
+        self.woken = threading.Semaphore(0)
+        self.asked: list[str] = []
+        monkeypatch.setattr(Grammars, "compile", lambda grammars, constraint: self.compile(constraint))
+
+    def compile(self, constraint: Constraint) -> Grammar:
+        self.asked.append(constraint.source)
+        assert self.gate.wait(30)
+        if constraint.source == "bad":
+            raise UnsupportedConstraint("no such letter")
+        return Letter(ord(constraint.source) - 96)
+
+    def core(self) -> tuple[Core, StandIn]:
+        llama = StandIn(150)
+        return Core(llama, SETTINGS, wake=self.woken.release), llama  # type: ignore[arg-type]
+
+    def open(self, core: Core) -> None:
+        """Let everything be compiled that was begun, and the core know of it."""
+        self.gate.set()
+        assert self.woken.acquire(timeout=30)
+        core.collect()
+
+
+class Letter(Grammar):
+    """Stands in for a grammar whose texts repeat one letter."""
+
+    worn = False  # type: ignore[assignment]
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+
+    def matcher(self) -> Any:
+        return self
+
+    def mask(self, logits: npt.NDArray[np.float32]) -> None:
+        kept = logits[self.token].copy()
+        logits[:] = -np.inf
+        logits[self.token] = kept
+
+    def accept(self, token: int) -> None:
+        if token != self.token:
+            raise ArithmeticError(f"token {token} is not allowed")
+
+    def forced(self, most: int) -> list[int]:
+        return [self.token] * most
+
+
+@pytest.fixture
+def gated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gated]:
+    gated = Gated(monkeypatch)
+    yield gated
+    gated.gate.set()
+
+
+def constrained(number: int, source: str, most: int = 4, **rest: Any) -> Submit:
+    return submit(number, "abc", most, constraint=Constraint("regex", source), **rest)
+
+
+def test_others_are_answered_while_a_constraint_is_compiled(gated: Gated) -> None:
+    core, llama = gated.core()
+    core.submit(constrained(1, "f"))
+    core.submit(constrained(2, "f"))
+    assert not core.busy, "there is nothing to compute"
+    core.submit(submit(3, "abcdef", 4))
+    messages = finish(core, llama)
+    assert text(messages, 3) == alone("abcdef", 4)
+    assert {m.id for m in messages} == {3} and core.heartbeat().waiting == 2
+    gated.open(core)
+    messages = finish(core, llama)
+    assert text(messages, 1) == text(messages, 2) == "ffff"
+    core.submit(constrained(4, "f", generated=(6, 6)))
+    assert text(finish(core, llama), 4) == "ff", "it is compiled, and goes on where another engine left it"
+    assert gated.asked == ["f"]
+    core.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "named"),
+    [(constrained(1, "bad"), "no such letter"), (constrained(1, "f", generated=(6, 5)), "not allowed")],
+)
+def test_a_constraint_that_cannot_be_is_refused_by_name(request_: Submit, named: str, gated: Gated) -> None:
+    core, _ = gated.core()
+    core.submit(request_)
+    gated.open(core)
+    (failed,) = core.take_messages()
+    assert isinstance(failed, Failed)
+    assert (failed.code, failed.param) == ("invalid_request", "response_format") and named in failed.message
+    assert not core.busy
+    core.close()
+
+
+def test_one_that_takes_too_long_is_refused(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("appliance.engine.compiling.MOST_S", -1.0)
+    core, _ = gated.core()
+    core.submit(constrained(1, "f"))
+    core.collect()
+    (failed,) = core.take_messages()
+    assert isinstance(failed, Failed) and "to compile" in failed.message
+    gated.open(core)
+    assert core.take_messages() == []
+    core.close()
+
+
+def test_a_request_that_waits_for_its_constraint_can_end_as_any_other(gated: Gated) -> None:
+    core, _ = gated.core()
+    core.submit(constrained(1, "f"))
+    core.submit(constrained(2, "f", deadline_ms=0.0))
+    core.submit(constrained(3, "g"))
+    core.submit(constrained(4, "h"))
+    for number in (1, 4):
+        core.cancel(Cancel(number))
+    core.collect()
+    ends = core.take_messages()
+    assert [(m.id, m.finish_reason) for m in ends if isinstance(m, Done)] == [(1, "cancelled"), (4, "cancelled")]
+    assert [(m.id, m.code) for m in ends if isinstance(m, Failed)] == [(2, "deadline_exceeded")]
+    core.check_integrity()
+    gated.gate.set()
+    core.close()
+    assert sorted(gated.asked) == ["f", "g"], "nobody waited for the last one when a thread became free"
 
 
 @pytest.mark.slow

@@ -15,13 +15,12 @@ from appliance.errors import Unavailable
 def test_a_note_is_there_from_before_the_removal_until_it_is_forgotten(tmp_path: Path) -> None:
     folder = tmp_path / "prefixes"
     oblivion = Oblivion(folder)
-    assert not oblivion.owed
     oblivion.incur()
     assert (folder / NOTE).exists() and not oblivion.owed, "it has not happened yet"
     oblivion.commit()
-    assert oblivion.owed and oblivion.due == 1
+    assert (oblivion.due, oblivion.settled) == (1, 0)
     oblivion.settle(1)
-    assert not oblivion.owed and not (folder / NOTE).exists()
+    assert (oblivion.due, oblivion.settled) == (1, 1) and not (folder / NOTE).exists()
 
 
 def test_the_next_process_finds_the_note(tmp_path: Path) -> None:
