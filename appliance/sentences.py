@@ -41,6 +41,8 @@ def sentences(text: str, start: int = 0, end: int | None = None) -> list[tuple[i
             before = text[max(begin, found.start() - _ABBREVIATION_LONGEST) : found.start()]
             if _ABBREVIATION.search(before) or text[found.end()].islower():
                 continue
+        if not _is_border(text, found.end(), begin):  # a mark on the stop, or on the space behind it
+            continue
         spans.append((begin, found.end()))
         begin = found.end()
     if begin < end:
@@ -48,18 +50,24 @@ def sentences(text: str, start: int = 0, end: int | None = None) -> list[tuple[i
     return spans
 
 
-def windows(text: str, start: int, end: int, size: int) -> list[tuple[int, int]]:
+def windows(text: str, start: int, end: int, size: int, *, row: bool = False) -> list[tuple[int, int]]:
     """Spans that tile `text[start:end]`, each of at most `size` code points (`size` ≥ 2 * 32).
 
-    Cut after punctuation or a space in a window's second half if there is one, else between graphemes.
+    Cut after punctuation or a space in a window's second half if there is one, else between graphemes; a table's
+    `row` between two cells if one ends there.
     """
     spans = []
     while end - start > size:
         cut = start + size
-        latest = None
-        for latest in _BREAK.finditer(text, start + size // 2, cut):  # noqa: B007 - the last one is meant
-            pass
-        cut = grapheme_border(text, latest.end() if latest else cut, start)
+        cell = text.rfind(CELL_JOINER, start + size // 2, cut) if row else -1
+        if cell >= 0:
+            cut = cell + len(CELL_JOINER)
+        else:
+            latest = None
+            for latest in _BREAK.finditer(text, start + size // 2, cut):  # noqa: B007 - the last one is meant
+                pass
+            cut = latest.end() if latest else cut
+        cut = grapheme_border(text, cut, start)
         spans.append((start, cut))
         start = cut
     if start < end:
@@ -83,6 +91,8 @@ def _is_border(text: str, place: int, floor: int) -> bool:
     if place <= 0 or place >= len(text):
         return True
     before, after = text[place - 1], text[place]
+    if before in "\n\x0b\x0c\x85\u2028\u2029" or (before == "\r" and after != "\n"):
+        return True  # nothing joins a line's end
     if after in _JOINERS or before == "\u200d" or (before == "\r" and after == "\n"):
         return False
     if unicodedata.category(after).startswith("M") or "\U0001f3fb" <= after <= "\U0001f3ff":

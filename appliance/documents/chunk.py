@@ -193,7 +193,7 @@ def _pieces(text: str, section: _Section, longest: int) -> Iterator[_Piece]:
         if block.kind == "code":
             spans = _lines(text, start, end)
         for number, (begin, stop) in enumerate(spans):
-            for first, final in windows(text, begin, stop, max(longest, _WINDOW_SHORTEST)):
+            for first, final in windows(text, begin, stop, max(longest, _WINDOW_SHORTEST), row=row):
                 piece = _Piece(first, final, block.page, block.page, row, block.header)
                 if (
                     before is not None
@@ -247,7 +247,7 @@ def _smaller(text: str, piece: _Piece, largest: int, size: int) -> list[_Piece]:
         return [piece]
     return [
         _Piece(start, end, piece.page_first, piece.page_last, piece.row, piece.header)
-        for start, end in windows(text, piece.start, piece.end, size)
+        for start, end in windows(text, piece.start, piece.end, size, row=piece.row)
     ]
 
 
@@ -284,8 +284,8 @@ def _overlap(before: Sequence[_Piece], piece: _Piece, room: int) -> list[_Piece]
         room -= earlier.tokens
         if room < 0 or earlier.row or earlier.page_first != piece.page_first:
             break
-        kept.insert(0, earlier)
-    return kept
+        kept.append(earlier)  # not at its beginning: there may be any number of pieces without a token
+    return kept[::-1]
 
 
 def _chunk(text: str, heading: str, group: _Group, start: int) -> NewChunk:
