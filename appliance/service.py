@@ -20,6 +20,7 @@ from appliance.engine.client import EngineClient, EngineConfig
 from appliance.errors import NotFound, NothingIngested
 from appliance.http.ports import DEFAULT_COLLECTION, ComponentState, ModelInfo
 from appliance.inference.embedder import OnnxEmbedder
+from appliance.inference.protocols import RerankScores
 from appliance.inference.reranker import OnnxReranker
 from appliance.packs import PackStore, ResolvedPack, load_manifest
 from appliance.packs.files import require_intact
@@ -162,6 +163,12 @@ class Appliance:
         """Passages, best first. Raises `NotFound` for a missing collection."""
         await asyncio.to_thread(self._require_documents, request.collection)
         return await asyncio.to_thread(self._recall.search, request)
+
+    async def rerank(self, query: str, texts: Sequence[str], budget_ms: float | None) -> RerankScores:
+        """Score texts for a query, in the order given. Raises `NotFound` where the pack has no reranker."""
+        if self._reranker is None:
+            raise NotFound("The model pack in use has no reranker.")
+        return await asyncio.to_thread(self._reranker.score, query, texts, budget_ms=budget_ms)
 
     def _require_documents(self, collection: str) -> None:
         remedy = f"Put documents in: appliance ingest PATH --collection {collection}"

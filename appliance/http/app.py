@@ -21,6 +21,7 @@ from appliance.http.health import HealthController
 from appliance.http.lifecycle import Lifecycle
 from appliance.http.ports import Backend
 from appliance.http.problems import handle
+from appliance.http.rerank import RerankController
 from appliance.http.search import SearchController
 from appliance.http.stored import StoredController
 
@@ -35,7 +36,14 @@ class Application(Litestar):
     def __init__(self, backend: Backend, *, loading: bool = False) -> None:
         self.lifecycle = Lifecycle(loading=loading)
         super().__init__(
-            route_handlers=[HealthController, AskController, SearchController, ChatController, StoredController],
+            route_handlers=[
+                HealthController,
+                AskController,
+                SearchController,
+                RerankController,
+                ChatController,
+                StoredController,
+            ],
             dependencies={
                 "backend": Provide(lambda: backend, sync_to_thread=False),
                 "lifecycle": Provide(lambda: self.lifecycle, sync_to_thread=False),

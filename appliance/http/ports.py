@@ -13,6 +13,7 @@ import msgspec
 from appliance.answer.types import Event, Question
 from appliance.config import Settings
 from appliance.documents.ingest import Outcome
+from appliance.inference.protocols import RerankScores
 from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.records import Collection, Document
 
@@ -67,6 +68,9 @@ class Backend(Library, Protocol):
     @property
     def settings(self) -> Settings:
         """The settings that the program was started with."""
+
+    async def rerank(self, query: str, texts: Sequence[str], budget_ms: float | None) -> RerankScores:
+        """Score texts for a query, in the order given; only where `models` has a reranker."""
 
     def health(self) -> dict[str, ComponentState]:
         """The state of each component."""

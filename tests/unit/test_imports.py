@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "documents": BELOW | {"store", "inference"},
     "engine": BELOW,
     "answer": BELOW | {"retrieval", "engine", "cache"},
-    "http": BELOW | {"answer", "retrieval", "documents", "engine", "store"},
+    "http": BELOW | {"answer", "retrieval", "documents", "engine", "inference", "store", "cache"},
     "samples": set(),
 }
 ROOT = Path(appliance.__file__).parent

@@ -23,6 +23,7 @@ from appliance.config import ServerSettings, Settings
 from appliance.documents.ingest import Outcome
 from appliance.engine.protocol import TokenLogprob
 from appliance.http.ports import ComponentState, ModelInfo
+from appliance.inference.protocols import RerankScores
 from appliance.retrieval.types import Passage, Scores, SearchRequest, SearchResult
 from appliance.store.records import Collection, Document
 
@@ -61,6 +62,8 @@ class ScriptedBackend:
         self.searched: list[SearchRequest] = []
         self.ingested: list[tuple[str, str, str, bytes]] = []
         self.deleted: list[int | str] = []
+        self.scores = RerankScores((), (), ())
+        self.reranked: list[tuple[str, tuple[str, ...], float | None]] = []
         self.outcome: Outcome | None = None
         self.failure: Exception | None = None
         self.components = {"store": ComponentState("ready"), "engine": ComponentState("ready", "restarts: 0")}
@@ -107,6 +110,11 @@ class ScriptedBackend:
         self._fail()
         self.searched.append(request)
         return SearchResult((PASSAGE,), {"recall_lexical": 0.5, "total": 1.0}, ("no reranker",))
+
+    async def rerank(self, query: str, texts: Sequence[str], budget_ms: float | None) -> RerankScores:
+        self._fail()
+        self.reranked.append((query, tuple(texts), budget_ms))
+        return self.scores
 
     async def ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
         self._fail()

@@ -408,6 +408,7 @@ async def test_the_description_covers_every_route_and_needs_no_network(client: C
         "/v1/models",
         "/v1/ask",
         "/v1/search",
+        "/v1/rerank",
         "/v1/chat/completions",
         "/v1/collections",
         "/v1/collections/{collection_name}",
