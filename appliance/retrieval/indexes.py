@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -21,18 +21,19 @@ import numpy.typing as npt
 
 from appliance.errors import ApplianceError, DiskFull, Unavailable
 from appliance.retrieval.analyzer import Analyzer
-from appliance.retrieval.dense.files import load_graphs, save_graphs
-from appliance.retrieval.dense.graph import ExactTier, GraphTier, as_unit
+from appliance.retrieval.dense.policy import Limits
+from appliance.retrieval.dense.tiers import Tiers
 from appliance.retrieval.dense.types import DenseTier
+from appliance.retrieval.dense.vectors import as_unit
 from appliance.retrieval.lexical import IndexDamaged, LexicalIndex, LexicalText
 from appliance.store.records import Change, Chunk, Collection, Vectors
 
 log = logging.getLogger(__name__)
 
 Ids = npt.NDArray[np.int64]
-EXACT_LIMIT = 20_000  # up to here a scan of all vectors takes about as long as the rest of a search
+EXACT_LIMIT = 2_000  # up to here a scan of all vectors takes about as long as the walk of a graph
+_SEAL_AT = 8  # times that, hot vectors become a segment: see `Limits`
 _CHUNKS_AT_ONCE = 1000
-_UNSAVED_SHARE = 0.1  # of a graph: so much may have to be inserted again after a crash
 
 
 class ChunkStore(Protocol):
@@ -57,16 +58,13 @@ class Indexes:
     ) -> None:
         """`fingerprint` and `dim` are the embedder's; up to `exact_limit` vectors are scanned whole."""
         self._store = store
-        self._folder = folder
         self._fingerprint = fingerprint
-        self._dim = dim
-        self._exact_limit = exact_limit
         self._lock = threading.Lock()  # held by whoever changes the indexes
         self.analyzer = Analyzer()
         self._lexical = LexicalIndex(folder / "lexical", self.analyzer, store.identity())
-        self._tiers: dict[str, DenseTier] = {}
+        limits = Limits(exact=exact_limit, seal=_SEAL_AT * exact_limit)
+        self._tiers = Tiers(store, folder / "dense", fingerprint, dim, limits)
         self._generation: int | None = None  # None: not known to agree with the store
-        self._unsaved = 0
 
     @property
     def lexical(self) -> LexicalIndex:
@@ -87,14 +85,10 @@ class Indexes:
             self._open()
 
     def close(self) -> None:
-        """Save the graphs and let go of the files."""
+        """Save what is in memory and let go of the files."""
         with self._lock:
-            if self._generation is not None and self._unsaved:
-                # What is not saved is built again from the store.
-                with contextlib.suppress(OSError):
-                    self._save()
+            self._tiers.close()
             self._lexical.close()
-            self._tiers = {}
             self._generation = None
 
     def apply(self, change: Change) -> None:
@@ -122,7 +116,6 @@ class Indexes:
                 return
             self._put(changes)
             self._generation = changes[-1].generation if changes else known
-            self._save_if_due()
 
     def check(self) -> list[str]:
         """What does not agree with the store, a sentence each; empty when all is well."""
@@ -132,9 +125,9 @@ class Indexes:
             stored = self._store.live_chunk_ids().tolist()
             faults += _differences("lexical index", indexed, stored)
             names = {found.name for found in self._store.collections()}
-            left_over = sorted(set(self._tiers) - names)
+            left_over = sorted(set(self._tiers.names()) - names)
             faults += [f"vectors of {name!r} are kept, which is gone" for name in left_over]
-            if self._store.embedder() in (None, self._fingerprint):
+            if self._has_own_vectors():
                 for name in sorted(names):
                     faults += self._check_tier(name)
             return faults
@@ -145,6 +138,7 @@ class Indexes:
         if tier is None:
             return _differences(f"vectors of {collection!r}", [], stored.tolist())
         faults = _differences(f"vectors of {collection!r}", tier.ids().tolist(), stored.tolist())
+        faults += [f"vectors of {collection!r}: {fault}" for fault in tier.verify()]
         if not faults and len(stored):
             vectors = as_unit(self._store.vectors(stored[:_CHUNKS_AT_ONCE].tolist()))
             own = [tier.cosines(vector, np.array([i]))[0] for i, vector in zip(stored, vectors, strict=False)]
@@ -156,43 +150,30 @@ class Indexes:
         generation = self._store.generation()
         live = {found.name: self._store.live_chunk_ids(found.name) for found in self._store.collections()}
         indexed = self._open_lexical(generation)
-        wanted: set[int] = {int(i) for ids in live.values() for i in ids}
-        gone, new = sorted(indexed - wanted), sorted(wanted - indexed)
-        self._lexical.remove(gone)
-        self._add_lexical(new)
+        wanted = np.sort(np.concatenate([np.empty(0, np.int64), *live.values()]))
+        self._lexical.remove(np.setdiff1d(indexed, wanted, assume_unique=True).tolist())
+        self._add_lexical(np.setdiff1d(wanted, indexed, assume_unique=True).tolist())
         self._lexical.commit(generation)
-        self._open_dense(live, generation)
+        # The vectors of another embedder are not searched: that is refused, not answered wrongly.
+        self._tiers.open(live if self._has_own_vectors() else {}, generation)
         self._generation = generation
-        self._save_if_due()
 
-    def _open_lexical(self, newest: int) -> set[int]:
+    def _has_own_vectors(self) -> bool:
+        return self._store.embedder() in (None, self._fingerprint)
+
+    def _open_lexical(self, newest: int) -> Ids:
         self._lexical.close()
         try:
             if self._lexical.open() > newest:
                 raise IndexDamaged("it is of a later generation than the store")
-            ids = self._lexical.chunk_ids()
-            if len(set(ids)) != len(ids):
+            ids = np.array(self._lexical.chunk_ids(), np.int64)
+            if np.any(np.diff(ids) == 0):
                 raise IndexDamaged("a chunk is in it twice")
         except IndexDamaged as fault:
             log.info("the lexical index is built again: %s", fault)
             self._lexical.create()
-            return set()
-        return set(ids)
-
-    def _open_dense(self, live: Mapping[str, Ids], generation: int) -> None:
-        self._tiers = {}
-        if self._store.embedder() not in (None, self._fingerprint):
-            return  # the vectors are another embedder's: searching them is refused, not answered wrongly
-        tiers: dict[str, DenseTier] = {}
-        tiers.update(load_graphs(self._folder / "dense", self._label(), self._dim, generation))
-        for collection, wanted in live.items():
-            tier = tiers.get(collection)
-            if tier is None or len(tier) <= len(wanted) // 2:
-                tier = ExactTier(self._dim) if len(wanted) <= self._exact_limit else GraphTier(self._dim)
-            have = tier.ids()
-            tier.remove(np.setdiff1d(have, wanted))
-            self._add_vectors(tier, np.setdiff1d(wanted, have))
-            self._tiers[collection] = tier
+            return np.empty(0, np.int64)
+        return ids
 
     def _put(self, changes: Sequence[Change]) -> None:
         removed = [chunk_id for change in changes for chunk_id in change.removed]
@@ -200,66 +181,17 @@ class Indexes:
         added = [chunk_id for change in changes for chunk_id in change.added]
         self._add_lexical(added)
         self._lexical.commit(changes[-1].generation if changes else self._store.generation())
-        for change in changes:
-            self._put_vectors(change)
-        for gone in set(self._tiers) - {found.name for found in self._store.collections()}:
-            del self._tiers[gone]
-
-    def _put_vectors(self, change: Change) -> None:
-        if self._store.embedder() not in (None, self._fingerprint):
-            self._tiers = {}
+        if not self._has_own_vectors():
+            self._tiers.keep_only({})
             return
-        tier = self._tiers.get(change.collection, None)
-        if tier is None:
-            tier = ExactTier(self._dim)
-        tier.remove(np.array(change.removed, np.int64))
-        self._add_vectors(tier, np.asarray(change.added, np.int64))
-        self._tiers[change.collection] = self._fitting(tier)
-        if isinstance(tier, GraphTier):
-            self._unsaved += len(change.removed)
+        for change in changes:
+            self._tiers.put(change)
+        self._tiers.keep_only({found.name: found for found in self._store.collections()})
 
     def _add_lexical(self, ids: Sequence[int]) -> None:
         for begin in range(0, len(ids), _CHUNKS_AT_ONCE):
             chunks = self._store.chunks(ids[begin : begin + _CHUNKS_AT_ONCE])
             self._lexical.add(LexicalText(one.id, one.collection, lexical_text(one)) for one in chunks)
-
-    def _add_vectors(self, tier: DenseTier, ids: Ids) -> None:
-        """Add the stored vectors of `ids`; those that are gone by now are left out."""
-        for begin in range(0, len(ids), _CHUNKS_AT_ONCE):
-            some = ids[begin : begin + _CHUNKS_AT_ONCE]
-            vectors = self._store.vectors(some.tolist())
-            there = np.isfinite(vectors).all(axis=1) & (np.abs(vectors).max(axis=1, initial=0) > 0)
-            if there.any():
-                tier.add(some[there], as_unit(vectors[there]))
-                self._unsaved += len(some) if isinstance(tier, GraphTier) else 0
-
-    def _fitting(self, tier: DenseTier) -> DenseTier:
-        """The tier that the number of vectors asks for, with the same vectors."""
-        if isinstance(tier, ExactTier) and len(tier) > self._exact_limit:
-            # Slow once, about 1 ms a vector; searches go on over the exact tier.
-            graph = GraphTier(self._dim)
-            graph.add(tier.ids(), tier.vectors())
-            self._unsaved = len(graph)
-            return graph
-        if isinstance(tier, GraphTier) and len(tier) <= self._exact_limit // 2:
-            exact = ExactTier(self._dim)
-            self._add_vectors(exact, tier.ids())
-            return exact
-        return tier
-
-    def _save_if_due(self) -> None:
-        largest = max((len(tier) for tier in self._tiers.values() if isinstance(tier, GraphTier)), default=0)
-        if largest and self._unsaved > largest * _UNSAVED_SHARE:
-            self._save()
-
-    def _save(self) -> None:
-        graphs = {name: tier for name, tier in self._tiers.items() if isinstance(tier, GraphTier)}
-        generation = self._generation or 0
-        save_graphs(self._folder / "dense", self._label(), self._dim, generation, graphs)
-        self._unsaved = 0
-
-    def _label(self) -> str:
-        return f"{self._store.identity()} {self._fingerprint}"
 
 
 def lexical_text(chunk: Chunk) -> str:

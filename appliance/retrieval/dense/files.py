@@ -1,47 +1,43 @@
-"""Owns the files of the vector graphs: `dense/manifest.json` and one file per graph, named by generation.
+"""Owns how index files are written so that a crash at any moment leaves a whole state, and how they are believed.
 
-Must not know how a graph searches, nor the store.
+Must not know what is in them.
 
-    dense/manifest.json              {"crc": of body, "body": {...}}; renamed into place after its graphs
-    dense/<collection>-<generation>.hnsw
-    dense/*.tmp                      a write that did not end; removed at the next one
+    <folder>/manifest-<number>.json     names all that belongs to it, with sizes and checksums; the newest one counts
+    <folder>/<what>-<random>/           a directory that its header describes; never changed
+    <folder>/<what>-<random>            a file of one manifest
+    <folder>/*.tmp                      a write that did not end; removed with the next manifest
 
-A reader takes the manifest and a graph only if both match their checksums; everything else is built again.
+Everything is written beside, synced and renamed before a manifest names it. A manifest takes the number after the one
+that its writer last saw, and takes it only if nobody else has: a handle that fell behind cannot write any more.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
+import secrets
+import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from appliance.retrieval.dense.graph import GraphTier
+_MANIFEST = "manifest-"
+_BLOCK = 1 << 20
+S = TypeVar("S")
 
-_FORMAT = 1
+
+class Overtaken(RuntimeError):
+    """Another handle wrote a newer index; this one must not write any more."""
 
 
-class GraphFile(msgspec.Struct, frozen=True):
-    """A graph on the disk."""
+class FileRef(msgspec.Struct, frozen=True):
+    """A file as whoever names it saw it."""
 
-    collection: str
-    file: str
+    name: str
+    size_bytes: int
     crc: int
-    deleted: tuple[int, ...]  # ids in the file that are not alive
-
-
-class DenseManifest(msgspec.Struct, frozen=True):
-    """Which graphs there are and what they reflect."""
-
-    format: int
-    label: str  # of the store and the embedder; graphs of others are not taken
-    dim: int
-    generation: int  # of the store
-    graphs: tuple[GraphFile, ...]
 
 
 class _Checked(msgspec.Struct, frozen=True):
@@ -49,75 +45,135 @@ class _Checked(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
-def load_graphs(folder: Path, label: str, dim: int, newest: int) -> dict[str, GraphTier]:
-    """Graphs by collection: those that are whole, of `label` and `dim`, and not later than `newest`."""
-    manifest = _read_manifest(folder)
-    if manifest is None or (manifest.label, manifest.dim) != (label, dim) or manifest.generation > newest:
-        return {}
-    graphs: dict[str, GraphTier] = {}
-    for entry in manifest.graphs:
-        file = folder / entry.file
-        # Any fault of a file has one remedy, to build that graph again.
-        with contextlib.suppress(OSError, RuntimeError, ValueError):
-            if _crc_of(file) == entry.crc:
-                graphs[entry.collection] = GraphTier.load(file, dim, entry.deleted)
-    return graphs
+def encode_checked(body: object) -> bytes:
+    """`body` as JSON with its checksum."""
+    raw = msgspec.json.encode(body)
+    return msgspec.json.encode(_Checked(zlib.crc32(raw), msgspec.Raw(raw)))
 
 
-def save_graphs(folder: Path, label: str, dim: int, generation: int, graphs: Mapping[str, GraphTier]) -> None:
-    """Write all graphs and then their manifest; kept as they are when the manifest is already of a later one.
+def decode_checked(data: bytes, kind: type[S]) -> S:
+    """What `encode_checked` made.
 
     Raises:
-        OSError: the disk is full or not writable; what was there before is still whole.
+        ValueError: it is something else, or damaged.
     """
-    before = _read_manifest(folder)
-    if before is not None and before.label == label and before.generation > generation:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    for left_over in folder.glob("*.tmp"):
-        left_over.unlink()
-    entries: list[GraphFile] = []
-    for collection, graph in sorted(graphs.items()):
-        name = f"{hashlib.sha256(collection.encode()).hexdigest()[:16]}-{generation}.hnsw"
-        beside = folder / f"{name}.tmp"
-        deleted = graph.save(beside)
-        _sync(beside)
-        entries.append(GraphFile(collection, name, _crc_of(beside), tuple(deleted)))
-        beside.replace(folder / name)
-    body = msgspec.json.encode(DenseManifest(_FORMAT, label, dim, generation, tuple(entries)))
-    beside = folder / "manifest.json.tmp"
-    beside.write_bytes(msgspec.json.encode(_Checked(zlib.crc32(body), msgspec.Raw(body))))
-    _sync(beside)
-    beside.replace(folder / "manifest.json")
-    _sync(folder)
-    kept = {entry.file for entry in entries}
-    for file in folder.glob("*.hnsw"):
-        if file.name not in kept:
-            file.unlink()
-
-
-def _read_manifest(folder: Path) -> DenseManifest | None:
     try:
-        checked = msgspec.json.decode((folder / "manifest.json").read_bytes(), type=_Checked)
+        checked = msgspec.json.decode(data, type=_Checked)
         if zlib.crc32(bytes(checked.body)) != checked.crc:
-            return None
-        manifest = msgspec.json.decode(checked.body, type=DenseManifest)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    return manifest if manifest.format == _FORMAT else None
+            raise ValueError("the checksum differs")
+        return msgspec.json.decode(checked.body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from error
 
 
-def _crc_of(file: Path) -> int:
-    crc = 0
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            crc = zlib.crc32(block, crc)
-    return crc
+def new_name(what: str) -> str:
+    """A name that nothing has, not even what a crash left behind."""
+    return f"{what}-{secrets.token_hex(6)}"
 
 
-def _sync(path: Path) -> None:
+def write_synced(path: Path, data: bytes | memoryview) -> FileRef:
+    """Write a new file and have it on the disk."""
+    with path.open("xb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return FileRef(path.name, len(data), zlib.crc32(data))
+
+
+def refer_synced(path: Path) -> FileRef:
+    """Have a file that a library wrote on the disk; its size and checksum."""
+    sync(path)
+    return FileRef(path.name, path.stat().st_size, crc_of(path))
+
+
+def place(beside: Path, final: Path) -> None:
+    """Rename a synced file or directory to its name, and have that on the disk."""
+    if beside.is_dir():
+        sync(beside)
+    beside.rename(final)
+    sync(final.parent)
+
+
+def sync(path: Path) -> None:
+    """Have a file or a directory on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def crc_of(path: Path) -> int:
+    """The checksum of a whole file."""
+    crc = 0
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            crc = zlib.crc32(block, crc)
+    return crc
+
+
+def has_size(folder: Path, ref: FileRef) -> bool:
+    """Whether the file is there and as long as it was: what can be told without reading it."""
+    try:
+        return (folder / ref.name).stat().st_size == ref.size_bytes
+    except OSError:
+        return False
+
+
+def is_whole(folder: Path, ref: FileRef) -> bool:
+    """Whether the file is what it was, read from end to end."""
+    try:
+        return has_size(folder, ref) and crc_of(folder / ref.name) == ref.crc
+    except OSError:
+        return False
+
+
+def manifest_numbers(folder: Path) -> list[int]:
+    """The numbers of the manifests there are, newest first."""
+    numbers = [path.stem.removeprefix(_MANIFEST) for path in folder.glob(f"{_MANIFEST}*.json")]
+    return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
+
+
+def read_manifest(folder: Path, number: int, kind: type[S]) -> S | None:
+    """A manifest; None if it is not whole."""
+    try:
+        return decode_checked(_manifest(folder, number).read_bytes(), kind)
+    except (OSError, ValueError):
+        return None
+
+
+def publish(folder: Path, number: int, body: object) -> None:
+    """Make `body` the manifest of that number.
+
+    Raises:
+        Overtaken: there is one of that number or a newer one.
+        OSError: the disk is full or not writable; the manifest before still counts.
+    """
+    if any(found >= number for found in manifest_numbers(folder)):
+        raise Overtaken
+    beside = folder / f"{_MANIFEST}{number}-{os.getpid()}.tmp"
+    beside.unlink(missing_ok=True)
+    write_synced(beside, encode_checked(body))
+    try:
+        os.link(beside, _manifest(folder, number))  # unlike a rename it fails where there is one
+    except FileExistsError:
+        raise Overtaken from None
+    finally:
+        beside.unlink()
+    sync(folder)
+
+
+def clean(folder: Path, number: int, kept: Iterable[str]) -> None:
+    """Remove what the manifest of `number` does not name: older manifests, their files, writes that did not end."""
+    names = {_manifest(folder, number).name, *kept}
+    for path in folder.iterdir():
+        if path.name in names:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _manifest(folder: Path, number: int) -> Path:
+    return folder / f"{_MANIFEST}{number}.json"
