@@ -5,7 +5,6 @@ Must not know how passages were found or how their scores are mixed.
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -78,7 +77,7 @@ class OnnxReranker:
             found = runs.ask(pairs, [len(pair.ids) for pair in pairs], deadline=deadline)
             truncated += [begin + place for place, pair in enumerate(pairs) if pair.truncated]
             # Recall's order is best first: what is left out is its tail, also if a later pair was done by chance.
-            head = list(itertools.takewhile(lambda logit: logit is not None, found))
+            head = _head(found)
             logits += head
             if len(head) < len(pairs):
                 break
@@ -130,6 +129,16 @@ class OnnxReranker:
         if len(row.ids) <= room:
             return query, False
         return query[: row.offsets[room - 1][1]], True
+
+
+def _head(found: Sequence[float | None]) -> list[float]:
+    """What comes before the first that is missing."""
+    head: list[float] = []
+    for logit in found:
+        if logit is None:
+            break
+        head.append(logit)
+    return head
 
 
 def _sigmoid(value: float) -> float:

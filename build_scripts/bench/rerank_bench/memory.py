@@ -65,7 +65,7 @@ def _hold(models_dir: Path, first: int, calls: int, most_words: int) -> Held:
     with ThreadPoolExecutor(_CALLERS) as pool:
         for begin, end in ((0, first), (first, calls)):
             # Lengths over all orders of magnitude, some of them far over what the model reads.
-            loads = [[int(most_words ** rng.random()) for _ in range(rng.randint(1, 4))] for _ in range(end - begin)]
+            loads = [[int(most_words ** rng.random()) for _ in range(rng.randint(1, 2))] for _ in range(end - begin)]
             pairs += sum(map(len, loads))
             list(pool.map(call, loads))
             if begin == 0:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,9 +83,7 @@ class Tasks:
 
     def _all_score(self, lengths: Sequence[int]) -> dict[str, Side]:
         question, passages = texts.question(), texts.passages(self._tokenizer, lengths)
-        return {
-            name: _rate(lambda one=one: one(question, passages), len(passages)) for name, one in self._all().items()
-        }
+        return {name: _scoring(one, question, passages) for name, one in self._all().items()}
 
     def _all(self) -> dict[str, Score]:
         """Every way to score, by its name."""
@@ -109,9 +108,11 @@ class Tasks:
             "16 at once, all threads": self._batched(_SIXTEEN, side_by_side=False),
         }
         title = f"batches of pairs with passages of {tokens} tokens, one caller"
-        return Task(
-            title, "pairs/s", {name: _rate(lambda one=one: one.score(rows), len(rows)) for name, one in made.items()}
-        )
+
+        def side(batched: sides.Batched) -> Side:
+            return _rate(lambda: batched.score(rows), len(rows))
+
+        return Task(title, "pairs/s", {name: side(one) for name, one in made.items()})
 
     def _callers(self) -> Task:
         rows = self._rows([_SHORT] * _CALL_PAIRS)
@@ -136,16 +137,18 @@ class Tasks:
 
     def _agreement(self) -> Task:
         asked = texts.sampled(_QUESTIONS, _PARAGRAPHS)
+        references = [self._all()[OURS_FLOAT32](*one) for one in asked]
 
         def agreement(name: str) -> float:
-            reference = self._all()[OURS_FLOAT32]
-            return float(np.mean([_spearman(self._all()[name](*one), reference(*one)) for one in asked]))
+            score = self._all()[name]
+            found = [_spearman(score(*one), reference) for one, reference in zip(asked, references, strict=True)]
+            return float(np.mean(found))
 
         names = (OURS, FLASHRANK_FLOAT32, FLASHRANK_INT8)
         title = f"the order of {_PARAGRAPHS} paragraphs for each of {_QUESTIONS} questions about the sample manuals"
         note = f"Spearman's correlation of the ranks with those of {OURS_FLOAT32}, mean over the questions."
-        made = {name: (lambda name=name: agreement(name)) for name in names}
-        return Task(title, "rank correlation", made, note=note, once=True)
+        made = {name: partial(agreement, name) for name in names}
+        return Task(title, "rank correlation", dict(made), note=note, once=True)
 
     def _rows(self, lengths: Sequence[int]) -> list[sides.Row]:
         question = texts.question()
@@ -162,6 +165,10 @@ def _products() -> Task:
     return Task(title, "G multiply-adds/s", dict(products.sides()), note=note)
 
 
+def _scoring(score: Score, question: str, passages: Sequence[str]) -> Side:
+    return _rate(lambda: score(question, passages), len(passages))
+
+
 def _rate(work: Callable[[], object], count: int) -> Side:
     def measure() -> float:
         began = time.perf_counter()
@@ -173,6 +180,6 @@ def _rate(work: Callable[[], object], count: int) -> Side:
 
 def _spearman(one: Sequence[float], other: Sequence[float]) -> float:
     """Rank correlation; 0 where one side tells nothing apart."""
-    ranks = [np.argsort(np.argsort(values)) for values in (one, other)]
-    found = float(np.corrcoef(*ranks)[0, 1])
+    first, second = (np.argsort(np.argsort(values)) for values in (one, other))
+    found = float(np.corrcoef(first, second)[0, 1])
     return 0.0 if math.isnan(found) else found

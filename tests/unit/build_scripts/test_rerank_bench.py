@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from appliance.errors import ApplianceError
@@ -27,7 +29,7 @@ def test_every_side_is_measured_in_every_round_and_none_is_always_first() -> Non
         order.append(name)
         return float(len(order))
 
-    figures = in_turns("task", {name: (lambda name=name: side(name)) for name in "abc"}, 3)
+    figures = in_turns("task", {name: partial(side, name) for name in "abc"}, 3)
     assert "".join(order) == "abcbcacab"
     assert figures == {"a": [1.0, 6.0, 8.0], "b": [2.0, 4.0, 9.0], "c": [3.0, 5.0, 7.0]}
 
