@@ -25,7 +25,6 @@ Bytes = Annotated[int, Meta(ge=1, le=1 << 40)]
 PositiveMs = Annotated[float, Meta(gt=0, le=1e9)]
 PositiveS = Annotated[float, Meta(gt=0, le=1e6)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
-Tokens = Annotated[int, Meta(ge=1, le=1 << 24)]
 Threads = Annotated[int, Meta(ge=0, le=512)]  # llama.cpp takes no more
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -54,8 +53,9 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # Of one request; 0: as much as the model and `kv_tokens` allow.
     context_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
-    kv_tokens: Tokens = 16384  # KV cells shared by all sequences
-    max_sequences: Annotated[int, Meta(ge=1, le=64)] = 8
+    # KV cells shared by all sequences; 0: as memory allows, see `engine/room.py`.
+    kv_tokens: Annotated[int, Meta(ge=0, le=1 << 24)] = 0
+    max_sequences: Annotated[int, Meta(ge=0, le=64)] = 0  # 0: as cores and memory allow
     batch_tokens: Annotated[int, Meta(ge=32, le=1 << 16)] = 512
     itl_target_ms: PositiveMs = 250.0  # between two tokens of an answer, while other prompts are read
     aging_s: PositiveS = 15.0  # a request that waited this long counts as one class higher

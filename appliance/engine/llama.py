@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from appliance.config import EngineSettings
 from appliance.engine.batch import Batch
 from appliance.engine.policy import MIN_PREFILL_TOKENS
 from appliance.engine.protocol import EngineConfig, Segment
+from appliance.engine.room import Room, available_bytes, find_room, free_for_cells
 from appliance.errors import BadSetting, ModelCorrupt, Unavailable
 
 DRAFT_TOKENS = 32  # guessed ahead in one step, by all sequences together; at most `PREFIXES`
@@ -27,6 +29,7 @@ PREFIXES = 128  # ranges that the prefix cache may hold in the context at once; 
 NO_KV_SLOT = 1  # a return code of `Llama.decode`; below 0: the batch is lost
 
 _log = logging.getLogger(__name__)
+_GGML_GPUS = (1, 2)  # ggml's kinds of device: one with memory of its own, one that shares the system's
 _GGML_LEVELS = {3: logging.WARNING, 4: logging.ERROR}  # lower ones tell every tensor that is loaded
 
 
@@ -66,14 +69,15 @@ class Llama:
         self._vocab: Any = llama_cpp.llama_model_get_vocab(self._model)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self._vocab)
         trained = config.model_context_tokens or llama_cpp.llama_model_n_ctx_train(self._model)
-        self.max_sequences = 1 if settings.deterministic else settings.max_sequences
+        room = self._room(config, trained)
+        self.max_sequences = room.max_sequences
         self.prefix_sequences = range(self.max_sequences, self.max_sequences + PREFIXES)
-        params = self._context_params(config, gpu=gpu)
+        params = self._context_params(config, room.kv_tokens)
         self._ctx: Any = llama_cpp.llama_init_from_model(self._model, params)
         if not self._ctx:
             llama_cpp.llama_model_free(self._model)
             raise Unavailable(
-                f"llama.cpp can't make a context of {settings.kv_tokens} tokens.",
+                f"llama.cpp can't make a context of {room.kv_tokens} tokens.",
                 remedy="Lower engine.kv_tokens, or free memory.",
             )
         self._memory: Any = llama_cpp.llama_get_memory(self._ctx)
@@ -84,10 +88,57 @@ class Llama:
         self._eog: dict[int, bool] = {}
         self._warm_up()
 
-    def _context_params(self, config: EngineConfig, *, gpu: bool) -> Any:
+    def _room(self, config: EngineConfig, trained: int) -> Room:
+        """The size of the context: as set, else as memory allows."""
         settings = config.settings
+        gpu = self.device == "gpu"
+        free = self._gpu_free_bytes() // 2 if gpu else available_bytes()
+        if free is not None and not gpu:
+            free = free_for_cells(free, self._api.llama_model_size(self._model), settings.host_cache_bytes)
+        room = find_room(
+            kv_tokens=settings.kv_tokens,
+            max_sequences=1 if settings.deterministic else settings.max_sequences,
+            context_tokens=min(settings.context_tokens or trained, trained),
+            token_bytes=self._cell_bytes(settings.kv_type),
+            free_bytes=free,
+            cores=None if gpu else _threads(settings),
+        )
+        _log.info("the context: %s", room.reason)
+        return room
+
+    def _cell_bytes(self, kv_type: str) -> int:
+        """Memory of one token in all layers; an upper bound where layers differ."""
+        api, model = self._api, self._model
+        width = api.llama_model_n_embd(model) // api.llama_model_n_head(model)
+        widths = sum(self._number_of(f"attention.{name}_length", width) for name in ("key", "value"))
+        values = api.llama_model_n_layer(model) * api.llama_model_n_head_kv(model) * widths
+        return values * 2 if kv_type == "f16" else values * 34 // 32  # q8_0: 32 values and their scale in 34 bytes
+
+    def _number_of(self, key: str, default: int) -> int:
+        """A number from the model file, by its name after the architecture's."""
+        text = ctypes.create_string_buffer(64)
+        for name in ("general.architecture", f"%s.{key}"):
+            full = name.replace("%s", text.value.decode())
+            if self._api.llama_model_meta_val_str(self._model, full.encode(), text, len(text)) < 0:
+                return default
+        return int(text.value)
+
+    def _gpu_free_bytes(self) -> int:
+        """Memory that is free on the first GPU, the model's weights being there already."""
+        library = self._api.llama_cpp._lib
+        for kind in _GGML_GPUS:
+            library.ggml_backend_dev_by_type.restype = ctypes.c_void_p
+            if device := library.ggml_backend_dev_by_type(kind):
+                free, total = ctypes.c_size_t(), ctypes.c_size_t()
+                library.ggml_backend_dev_memory(ctypes.c_void_p(device), ctypes.byref(free), ctypes.byref(total))
+                return free.value
+        return 0
+
+    def _context_params(self, config: EngineConfig, kv_tokens: int) -> Any:
+        settings = config.settings
+        gpu = self.device == "gpu"
         params = self._api.llama_context_default_params()
-        params.n_ctx = settings.kv_tokens
+        params.n_ctx = kv_tokens
         params.n_seq_max = self.prefix_sequences.stop
         params.kv_unified = True
         params.swa_full = True  # a sliding-window cache could not be cut back or shared
@@ -98,8 +149,7 @@ class Llama:
         params.type_k = params.type_v = kv_type
         if settings.kv_type != "f16":
             params.flash_attn_type = self._api.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        threads = settings.threads or len(os.sched_getaffinity(0))
-        params.n_threads = params.n_threads_batch = threads
+        params.n_threads = params.n_threads_batch = _threads(settings)
         params.offload_kqv = params.op_offload = gpu
         params.no_perf = True
         return params
@@ -243,6 +293,10 @@ class Llama:
             self.logits()
             self.warm_up_s = time.monotonic() - begin
             self._api.llama_memory_clear(self._memory, True)
+
+
+def _threads(settings: EngineSettings) -> int:
+    return settings.threads or len(os.sched_getaffinity(0))
 
 
 @functools.cache  # llama.cpp calls it for as long as the process lives, also after a model was closed
