@@ -101,6 +101,7 @@ class CacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fresh_s: PositiveS = 300.0  # after this an answer is made anew before it is given, if that takes no longer than …
     wait_ms: PositiveMs = 100.0  # … this; else the old one is given, and said to be stale
     keep_s: PositiveS = 86400.0
+    disk_wait_ms: PositiveMs = 50.0  # that a question waits for the disk; a read takes 0.1 ms, a sick disk for ever
     sampled: bool = False  # keep answers, too, that were drawn at random without a seed
 
 

@@ -8,12 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from appliance import __version__
+from appliance.answer.hot import HotAnswers
+from appliance.answer.layout import Layout
 from appliance.answer.pipeline import Answerer
 from appliance.answer.types import Event, Question
+from appliance.answer.versions import Versions
+from appliance.cache.tiers import Cache, Figures
 from appliance.config import Settings
 from appliance.documents.ingest import Ingester, Outcome
 from appliance.engine.client import EngineClient, EngineConfig
@@ -28,7 +33,7 @@ from appliance.retrieval.search import Recall
 from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.db import Store
 from appliance.store.lock import DataDirLock
-from appliance.store.records import Collection, Document
+from appliance.store.records import Change, Collection, Document
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -96,17 +101,36 @@ class Appliance:
             )
             self._recall.open()
             closing.callback(self._recall.close)
+            cache = Cache(
+                data / "cache" / "answers",
+                memory_bytes=self.settings.cache.memory_bytes,
+                disk_bytes=self.settings.cache.disk_bytes,
+                keep_s=self.settings.cache.keep_s,
+                wait_s=self.settings.cache.disk_wait_ms / 1000,
+            )
+            closing.callback(cache.close)
+            cache.warm_up()
+            self._caches = {"answers": cache}
+            self._versions = Versions(
+                [
+                    self._store.identity(),
+                    __version__,
+                    *self._sums(),
+                    self.settings.recall,
+                    self.settings.answer,
+                ],
+                {collection.name: collection.generation for collection in self._store.collections()},
+            )
+            self._hot = HotAnswers(self._answer, cache, self._versions.of, self.settings.cache)
             self._ingester = Ingester(
-                self._store,
-                self._embedder,
-                self.settings.documents,
-                self._recall.apply,
-                self._engine.oblivion.incur,
+                self._store, self._embedder, self.settings.documents, self._apply, self._engine.oblivion.incur
             )
             closing.callback(self._ingester.close)
             spec = self._pack.generator
+            # An engine that reuses nothing gains nothing by a layout that depends on what was asked before.
+            layout = Layout(by_use=not self.settings.engine.deterministic)
             self._answerer = Answerer(
-                self._recall, self._engine, spec.languages, self.settings.answer, quotes=spec.quotes
+                self._recall, self._engine, spec.languages, self.settings.answer, quotes=spec.quotes, layout=layout
             )
             self._closing.push(closing.pop_all())
             self._opened = True
@@ -127,6 +151,12 @@ class Appliance:
         packs = PackStore(self.settings.models_path, load_manifest())
         return packs.resolve(self.settings.models.pack or packs.active())
 
+    def _sums(self) -> list[str]:
+        """Checksums of all that makes an answer."""
+        embedder, reranker = self._pack.embedder, self._pack.reranker
+        sums = [self._pack.generator.sha256, embedder.sha256, embedder.tokenizer_sha256]
+        return sums + ([reranker.sha256, reranker.tokenizer_sha256] if reranker else [])
+
     async def start_engine(self) -> None:
         """Start the generation engine; it becomes ready in the background, watched.
 
@@ -141,6 +171,8 @@ class Appliance:
 
     async def close(self) -> None:
         """Stop the engine, close the indexes and the store, release the data directory."""
+        if self._opened:
+            await self._hot.close()
         if self._engine is not None and self._engine_started:
             await self._engine.stop(grace_s=2.0)
         if self._opened:
@@ -153,11 +185,22 @@ class Appliance:
 
     async def ask(self, question: Question) -> AsyncGenerator[Event]:
         """Answer a question; see `Answerer.ask`."""
+        async with contextlib.aclosing(self._hot.ask(question)) as events:
+            async for event in events:
+                yield event
+
+    async def _answer(self, question: Question) -> AsyncGenerator[Event]:
         if question.collection is not None:
             await asyncio.to_thread(self._require_documents, question.collection)
         async with contextlib.aclosing(self._answerer.ask(question)) as events:
             async for event in events:
                 yield event
+
+    def _apply(self, change: Change) -> None:
+        """Make a committed change known to all that was made from the documents before."""
+        self._recall.apply(change)
+        self._versions.changed(change.collection, change.generation)
+        self._hot.changed(change.collection)
 
     async def search(self, request: SearchRequest) -> SearchResult:
         """Passages, best first. Raises `NotFound` for a missing collection."""
@@ -201,7 +244,7 @@ class Appliance:
         def delete() -> None:
             self._store.document(document_id)  # what is not there is not removed
             self._forget_soon()
-            self._recall.apply(self._store.delete([document_id]))
+            self._apply(self._store.delete([document_id]))
 
         await self._change(delete)
 
@@ -211,9 +254,18 @@ class Appliance:
         def delete() -> None:
             self._store.collection(name)
             self._forget_soon()
-            self._recall.apply(self._store.delete_collection(name))
+            self._apply(self._store.delete_collection(name))
 
         await self._change(delete)
+
+    async def cache_figures(self) -> Mapping[str, Figures]:
+        """What the caches hold and did since the start, by name."""
+        return {name: await asyncio.to_thread(cache.figures) for name, cache in self._caches.items()}
+
+    async def clear_caches(self) -> None:
+        """Delete all that is cached."""
+        for cache in self._caches.values():
+            await asyncio.to_thread(cache.clear)
 
     def _forget_soon(self) -> None:
         assert self._engine is not None, "claim() comes first"  # noqa: S101

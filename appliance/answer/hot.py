@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -41,27 +40,24 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Event]).decode
 
 
-class Asker(Protocol):
-    """Makes answers."""
-
-    def ask(self, question: Question) -> AsyncGenerator[Event]:
-        """The events of one answer; see `pipeline.Answerer.ask`."""
-
-
 class HotAnswers:
     """Answers, from the cache where that has them. For one event loop; `changed` for any thread.
 
     Args:
-        answerer: makes what is not there.
+        make: makes what is not there; see `pipeline.Answerer.ask`.
         cache: for answers alone.
         version: what an answer in that collection (None: in none) follows from, beside the question.
         settings: how long an answer is good.
     """
 
     def __init__(
-        self, answerer: Asker, cache: Cache, version: Callable[[str | None], bytes], settings: CacheSettings
+        self,
+        make: Callable[[Question], AsyncGenerator[Event]],
+        cache: Cache,
+        version: Callable[[str | None], bytes],
+        settings: CacheSettings,
     ) -> None:
-        self._answerer = answerer
+        self._make = make
         self._cache = cache
         self._version = version
         self._settings = settings
@@ -69,7 +65,7 @@ class HotAnswers:
         self._asked = Sketch()
 
     async def ask(self, question: Question) -> AsyncGenerator[Event]:
-        """The events of one answer, made now or before. Raises what the answerer raises."""
+        """The events of one answer, made now or before. Raises what `make` raises."""
         async with contextlib.aclosing(self._way(question)) as events:
             async for event in events:
                 yield event
@@ -84,7 +80,7 @@ class HotAnswers:
 
     def _way(self, question: Question) -> AsyncGenerator[Event]:
         if question.cache == "bypass" or not (repeatable(question) or self._settings.sampled):
-            return self._answerer.ask(question)
+            return self._make(question)
         return self._shared(question)
 
     async def _shared(self, question: Question) -> AsyncGenerator[Event]:
@@ -145,7 +141,7 @@ class HotAnswers:
                 self._cache.put(name, _encode(events), tag=tag, epoch=epoch)
 
         flight_key = object() if apart else _flight_key(question, name)
-        return self._flights.start(flight_key, self._answerer.ask(question), keep, for_result=for_result)
+        return self._flights.start(flight_key, self._make(question), keep, for_result=for_result)
 
 
 def _flight_key(question: Question, name: bytes) -> tuple[bytes, float | None]:

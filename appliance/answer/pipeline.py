@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from appliance.answer import excerpts, prompt
 from appliance.answer.citations import Citer
 from appliance.answer.language import speaks
+from appliance.answer.layout import Layout
 from appliance.answer.merge import merged
 from appliance.answer.ports import Generator, Searcher
 from appliance.answer.types import (
@@ -52,6 +53,7 @@ class Answerer:
             excerpts.
         quotes: the generator is too weak to be believed alone; the best quotation follows each grounded answer.
         settings: budgets and thresholds.
+        layout: how passages stand in prompts; by default by what is asked for most.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class Answerer:
         settings: AnswerSettings,
         *,
         quotes: bool = False,
+        layout: Layout | None = None,
     ) -> None:
         self._recall = recall
         self._generator = generator
         self._languages = tuple(languages)
         self._quotes = quotes
         self._settings = settings
+        self._layout = layout or Layout()
 
     async def ask(self, question: Question) -> AsyncGenerator[Event]:
         """The events of one answer: `Sources` when grounded, `Delta`…, then `Finished`.
@@ -196,6 +200,7 @@ class Answerer:
                     passages,
                     ready,
                     self._generator.count,
+                    self._layout,
                     answer_tokens=run.max_tokens,
                     passage_tokens=self._settings.passage_tokens,
                 )

@@ -2,8 +2,8 @@
 
 Must not know wire formats or how passages were found. The layout goes from what changes least to what
 changes most (instructions, passages, conversation, question), so that prompts share their beginnings. Passages are
-chosen by rank and laid out by document and place: two questions that find some of the same share them as far as
-they are the first. Numbers follow the layout: by rank, the same passage would be another text in each prompt.
+chosen by rank and laid out as `layout` says. Numbers follow the layout: by rank, the same passage would be another
+text in each prompt.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from appliance.answer.layout import Layout
 from appliance.answer.types import Message, PromptReport
 from appliance.answer.window import turns_left_out
 from appliance.engine.chat import render_chat
@@ -57,6 +58,7 @@ async def grounded(
     passages: Sequence[Passage],
     ready: Ready,
     count: CountTokens,
+    layout: Layout,
     *,
     answer_tokens: int,
     passage_tokens: int,
@@ -87,7 +89,7 @@ async def grounded(
             break
         tokens += cost + 1  # the line break between two passages
         kept += 1
-    laid_out = tuple(sorted(passages[:kept], key=lambda passage: (passage.document_id, passage.chunk_id)))
+    laid_out = layout.arrange(passages[:kept], lambda passage: (passage.document_id, passage.chunk_id))
     conversation = _with_passages(messages, laid_out)
     segments = _render(conversation, ready)
     if kept < len(passages):

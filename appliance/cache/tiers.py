@@ -22,7 +22,6 @@ from appliance.cache.memory import MemoryBytes
 from appliance.errors import Unavailable
 
 T = TypeVar("T")
-DISK_S: Final = 0.05  # that a question waits for the disk; a read takes 0.1 ms
 MOST_PENDING: Final = 64  # calls that wait for the disk; more of them: it hangs
 WAIT_S: Final = 10.0  # that a deletion waits for it
 
@@ -60,12 +59,16 @@ class Cache:
         memory_bytes: for the entries used last.
         disk_bytes: for all.
         keep_s: how long an entry is kept at most.
+        wait_s: that a caller waits for the disk.
     """
 
-    def __init__(self, folder: Path | None, *, memory_bytes: int, disk_bytes: int, keep_s: float) -> None:
+    def __init__(
+        self, folder: Path | None, *, memory_bytes: int, disk_bytes: int, keep_s: float, wait_s: float
+    ) -> None:
         self._memory = MemoryBytes(memory_bytes)
         self._disk = DiskBytes(folder, disk_bytes) if folder is not None and disk_bytes else None
         self._keep_s = keep_s
+        self._wait_s = wait_s
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cache") if self._disk else None
         self._lock = threading.Lock()
         self._pending = 0
@@ -73,6 +76,10 @@ class Cache:
         self._epochs: Counter[str] = Counter()  # deletions of each tag: what was read before one is not kept after it
         self._cleared = self._deletions = 0
         self._memory_hits = self._disk_hits = self._misses = self._hung = 0
+
+    def warm_up(self) -> None:
+        """Open the database in the background: the first question need not wait for it."""
+        self._submit(DiskBytes.figures)
 
     def recent(self, key: bytes) -> Entry | None:
         """The entry if it is in memory: never waits."""
@@ -84,7 +91,7 @@ class Cache:
         return _decoder.decode(data)
 
     def get(self, key: bytes) -> Entry | None:
-        """The entry, from memory or the disk; waits for that for `DISK_S` at most."""
+        """The entry, from memory or the disk; waits for that for `wait_s` at most."""
         found = self.recent(key)
         if found is not None:
             return found
@@ -92,7 +99,7 @@ class Cache:
             read = self._submit(lambda disk: self._read(disk, key))
             if read is not None:
                 try:
-                    found = read.result(DISK_S)
+                    found = read.result(self._wait_s)
                 except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
                     self._stuck = read
                     with self._lock:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ import httpx
 import msgspec
 
 from appliance.answer.types import Delta, Event, Finished, Question, Sources
+from appliance.cache.tiers import Figures
 from appliance.documents.ingest import Outcome
 from appliance.errors import ApplianceError, Unavailable
 from appliance.retrieval.types import Passage, SearchRequest, SearchResult
@@ -129,6 +130,15 @@ class RemoteTarget:
     async def delete_collection(self, name: str) -> None:
         """Delete a collection."""
         await self._call("DELETE", _address(name))
+
+    async def cache_figures(self) -> Mapping[str, Figures]:
+        """What the caches hold and did, by name."""
+        shown = await self._call("GET", "/v1/cache")
+        return msgspec.convert(shown["caches"], dict[str, Figures])
+
+    async def clear_caches(self) -> None:
+        """Delete all that is cached."""
+        await self._call("DELETE", "/v1/cache")
 
     async def _call(self, method: str, path: str, **options: Any) -> Any:
         with _telling():

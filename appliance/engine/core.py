@@ -40,8 +40,9 @@ from appliance.engine.sequence import Sequence
 _QUOTED = 16  # requests of the queue whose place in the prefix cache is looked up anew in each step
 _KEPT_AT_END = 4  # prefixes that a stop hands to the disk at most: it must be over soon
 # On a CPU, cells that a prompt must not see still cost it: each tile of the attention looks at their masks (2,800 idle
-# cells made prompts a quarter slower, 11,200 more than half), while a range comes back from memory in milliseconds.
-_IDLE_CELLS = 256
+# cells made prompts a quarter slower, 11,200 more than half; 512 made each decoded token a fifth slower), while a range
+# comes back from memory in milliseconds.
+_IDLE_CELLS = 0
 _WORTH_WAITING = 32  # tokens that another is about to compute: fewer are computed twice rather than waited for
 
 _log = logging.getLogger(__name__)

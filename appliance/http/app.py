@@ -15,6 +15,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 
 from appliance import __version__
 from appliance.http.ask import AskController
+from appliance.http.cached import CacheController
 from appliance.http.chat import ChatController
 from appliance.http.edge import Edge
 from appliance.http.health import HealthController
@@ -43,6 +44,7 @@ class Application(Litestar):
                 RerankController,
                 ChatController,
                 StoredController,
+                CacheController,
             ],
             dependencies={
                 "backend": Provide(lambda: backend, sync_to_thread=False),

@@ -5,12 +5,13 @@ Must not know who implements it; `service.py` hands it in.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
 from appliance.answer.types import Event, Question
+from appliance.cache.tiers import Figures
 from appliance.config import Settings
 from appliance.documents.ingest import Outcome
 from appliance.inference.protocols import RerankScores
@@ -60,6 +61,12 @@ class Library(Protocol):
 
     async def delete_collection(self, name: str) -> None:
         """Delete a collection with its documents."""
+
+    async def cache_figures(self) -> Mapping[str, Figures]:
+        """What the caches hold and did, by name."""
+
+    async def clear_caches(self) -> None:
+        """Delete all that is cached."""
 
 
 class Backend(Library, Protocol):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from appliance.answer.layout import Layout
 from appliance.engine.protocol import Segment
 
 from . import texts
@@ -86,9 +87,10 @@ def _overlapping(rng: random.Random, size: Size, order: Order) -> Workload:
     # Which passage is asked for often has nothing to do with its place in the documents.
     popular = rng.sample(range(_PASSAGES), _PASSAGES)
     weights = [1 / rank for rank in range(1, _PASSAGES + 1)]
+    layout = Layout()
 
     def ask(found: list[int]) -> Request:
-        laid_out = found if order == "relevance" else sorted(found)
+        laid_out = found if order == "relevance" else layout.arrange(found, lambda which: (0, which))
         listing = "\n".join(f"[{number}] {passages[which]}" for number, which in enumerate(laid_out, start=1))
         content = f"Passages:\n{listing}\n\nQuestion: {texts.question(rng)}"
         return Request((*system, *_turn(content)), size.answer, pinned=2)

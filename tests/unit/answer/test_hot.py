@@ -24,6 +24,7 @@ from appliance.answer.types import (
     Sources,
     TokenCounts,
 )
+from appliance.answer.versions import Versions
 from appliance.cache.tiers import Cache
 from appliance.config import CacheSettings
 from appliance.engine.protocol import Sampling
@@ -81,9 +82,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class Bed:
     def __init__(self, folder: Path | None = None, **settings: float | bool) -> None:
         self.answers = Answers()
-        self.cache = Cache(folder, memory_bytes=1 << 20, disk_bytes=1 << 24, keep_s=1e6)
+        self.cache = Cache(folder, memory_bytes=1 << 20, disk_bytes=1 << 24, keep_s=1e6, wait_s=60)
         self.version = b"1"
-        self.hot = HotAnswers(self.answers, self.cache, lambda _: self.version, CacheSettings(**settings))  # type: ignore[arg-type]
+        self.hot = HotAnswers(self.answers.ask, self.cache, lambda _: self.version, CacheSettings(**settings))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -307,6 +308,18 @@ async def test_one_in_a_hurry_does_not_cut_the_answer_of_one_who_is_not(bed: Bed
     await until(lambda: bed.answers.made == 2)
     bed.answers.gate.set()
     await asyncio.gather(*readers)
+
+
+def test_a_version_is_another_one_for_each_change_collection_and_model():
+    versions = Versions(["store", "model"], {"c": 5})
+    found = [versions.of("c"), versions.of("d"), versions.of(None)]
+    versions.changed("c", 6)
+    found.append(versions.of("c"))
+    versions.changed("d", 7)
+    found.append(versions.of("d"))
+    found.append(Versions(["store", "other model"], {"c": 5}).of("c"))
+    assert len(set(found)) == len(found)
+    assert Versions(["store", "model"], {"c": 5}).of("c") == found[0]  # after a restart
 
 
 async def test_closing_ends_what_is_being_made(bed: Bed):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.answer import prompt
+from appliance.answer.layout import Layout
 from appliance.answer.types import Message
 from appliance.answer.window import turns_left_out
 from appliance.engine.protocol import Ready
@@ -71,7 +72,7 @@ async def test_a_last_message_that_does_not_fit_is_refused() -> None:
 
 
 async def test_a_question_about_documents_in_a_long_conversation() -> None:
-    built = await prompt.grounded(conversation(12), (), READY, words, answer_tokens=50, passage_tokens=100)
+    built = await prompt.grounded(conversation(12), (), READY, words, Layout(), answer_tokens=50, passage_tokens=100)
     text = "".join(segment.text for segment in built.segments)
     assert built.tokens + 50 <= 300
     assert prompt.INSTRUCTIONS in text and "Be brief and kind" in text and "and now?" in text

@@ -23,8 +23,8 @@ from appliance.cache.tiers import Cache, Entry
 from appliance.errors import Unavailable
 
 
-def cache(folder: Path | None, memory_bytes: int = 1 << 20) -> Cache:
-    return Cache(folder, memory_bytes=memory_bytes, disk_bytes=1 << 24, keep_s=3600)
+def cache(folder: Path | None, memory_bytes: int = 1 << 20, wait_s: float = 60.0) -> Cache:
+    return Cache(folder, memory_bytes=memory_bytes, disk_bytes=1 << 24, keep_s=3600, wait_s=wait_s)
 
 
 @contextlib.contextmanager
@@ -193,7 +193,7 @@ def test_a_locked_database_is_a_miss_soon(tmp_path: Path):
 def test_a_disk_that_hangs_costs_a_moment_and_then_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     hang = threading.Event()
     monkeypatch.setattr(DiskBytes, "get", lambda *_: hang.wait())
-    made = cache(tmp_path)
+    made = cache(tmp_path, wait_s=0.05)
     try:
         for number in range(70):
             assert made.get(b"%d" % number) is None
@@ -226,7 +226,7 @@ def test_a_full_disk_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_two_processes_open_it_for_the_first_time_at_once(tmp_path: Path):
     code = (
         "import sys; from pathlib import Path; from appliance.cache.tiers import Cache\n"
-        "made = Cache(Path(sys.argv[1]), memory_bytes=0, disk_bytes=1 << 24, keep_s=99)\n"
+        "made = Cache(Path(sys.argv[1]), memory_bytes=0, disk_bytes=1 << 24, keep_s=99, wait_s=60)\n"
         "for n in range(20): made.put(b'%d' % n, b'v', tag='t', epoch=0); made.get(b'%d' % n)\n"
         "made.close()\n"
     )

@@ -19,6 +19,7 @@ from appliance.answer.types import (
     Sources,
     TokenCounts,
 )
+from appliance.cache.tiers import Figures
 from appliance.config import ServerSettings, Settings
 from appliance.documents.ingest import Outcome
 from appliance.engine.protocol import TokenLogprob
@@ -132,6 +133,12 @@ class ScriptedBackend:
     async def delete_document(self, document_id: int) -> None:
         self._fail()
         self.deleted.append(document_id)
+
+    async def cache_figures(self) -> dict[str, Figures]:
+        return {"answers": Figures(2, 300, 5, 4096, 7, 1, 4, 0)}
+
+    async def clear_caches(self) -> None:
+        self.deleted.append("caches")
 
     async def delete_collection(self, name: str) -> None:
         self._fail()

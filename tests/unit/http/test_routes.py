@@ -327,6 +327,22 @@ async def test_lists_and_deletes(client: Client, backend: ScriptedBackend) -> No
     assert backend.deleted == [3, "默认"]
 
 
+async def test_caches_are_shown_and_cleared(client: Client, backend: ScriptedBackend) -> None:
+    shown = (await client.get("/v1/cache")).json()["caches"]["answers"]
+    assert (shown["memory_hits"], shown["misses"], shown["faults"]) == (7, 4, 0)
+    assert (await client.delete("/v1/cache")).status_code == 204
+    assert backend.deleted == ["caches"]
+
+
+async def test_how_the_cache_is_used_reaches_the_backend(client: Client, backend: ScriptedBackend) -> None:
+    for use in ("bypass", "refresh"):
+        body = {"question": "x?", "stream": False, "appliance": {"cache": use}}
+        assert (await client.post("/v1/ask", json=body)).status_code == 200
+    chat = {"messages": [{"role": "user", "content": "x?"}], "appliance": {"cache": "bypass"}}
+    assert (await client.post("/v1/chat/completions", json=chat)).status_code == 200
+    assert [question.cache for question in backend.asked] == ["bypass", "refresh", "bypass"]
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -415,6 +431,7 @@ async def test_the_description_covers_every_route_and_needs_no_network(client: C
         "/v1/collections/{collection_name}/documents",
         "/v1/documents",
         "/v1/documents/{document_id}",
+        "/v1/cache",
     }
     ask = described["paths"]["/v1/ask"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert ask["required"] == ["question"]
