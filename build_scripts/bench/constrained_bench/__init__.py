@@ -1,0 +1,1 @@
+"""Whether constrained output is ever anything else than its constraint says: see build_scripts/bench/README.md."""
