@@ -238,6 +238,30 @@ def test_after_two_hundred_mixed_requests_nothing_is_lost_and_the_same_text_come
     assert text(run(core, [submit(0, "Explain gravity.", 20)])[0]) == before
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [10, 100, 1000, 4000])
+def test_a_repeated_prompt_computes_one_token_however_long_it_is(
+    length: int, core: Core, llama: Llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = 0
+    decode = llama.decode
+
+    def counted() -> int:
+        nonlocal computed
+        computed += llama.batch.raw.n_tokens
+        return decode()
+
+    monkeypatch.setattr(llama, "decode", counted)
+    prompt = (Segment(" word" * length),)
+    found = []
+    for number in range(2):
+        computed = 0
+        done = end(run(core, [Submit(number, prompt, 1)])[number])
+        assert done.prompt_tokens == length
+        found.append((computed, done.cached_tokens))
+    assert found == [(length, 0), (1, length - 1)]
+
+
 def test_cancel_during_prefill_and_decode_frees_the_cells_at_once(core: Core, llama: Llama) -> None:
     core.submit(submit(1, "Many words. " * 900, 8))
     core.step()

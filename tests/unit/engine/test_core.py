@@ -24,6 +24,7 @@ from appliance.config import EngineSettings
 from appliance.engine.core import Core
 from appliance.engine.grammar import Grammar, Grammars
 from appliance.engine.persist import Identity, PrefixFiles
+from appliance.engine.prefix import WORTH_SAVING_TOKENS, PrefixCache
 from appliance.engine.protocol import (
     Cancel,
     Constraint,
@@ -82,6 +83,7 @@ class StandIn(Cells):
         self.kv_tokens = total
         self.batch = Rows()
         self.rows: list[tuple[int, ...]] = []
+        self.computed = 0  # tokens
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         return [ord(letter) - 96 for letter in text]
@@ -100,6 +102,7 @@ class StandIn(Cells):
 
     def decode(self) -> int:
         self.rows = []
+        self.computed += len(self.batch.items)
         for token, position, sequence, output in self.batch.items:
             before = [self.held[self.of(sequence)[at]] for at in range(position)]
             tokens = tuple(cell[1][-1] for cell in before)
@@ -305,6 +308,24 @@ def test_it_has_forgotten_when_what_was_to_be_written_is_written(tmp_path: Path)
     core.close()
 
 
+@pytest.mark.parametrize(
+    ("length", "idle"),
+    # In the context any prompt is kept; memory takes those that are worth a copy.
+    [*((length, None) for length in range(10, 58)), *((length, 0) for length in range(WORTH_SAVING_TOKENS + 1, 58))],
+)
+def test_a_prompt_that_is_repeated_computes_one_token_at_every_length(length: int, idle: int | None) -> None:
+    core, llama = new_core(150)
+    core.cache = PrefixCache(llama, llama.kv_tokens, llama.prefix_sequences, 20_000, idle)
+    prompt = ("abcdefghijk" * 6)[:length]
+    computed = []
+    for number in range(3):
+        before = llama.computed
+        core.submit(submit(number, prompt, 1))
+        finish(core, llama)
+        computed.append(llama.computed - before)
+    assert computed == [length, 1, 1]
+
+
 class Gated:
     """Stands in for compiled constraints: all of them wait for `gate`, then allow the letter that they name."""
 
@@ -430,12 +451,12 @@ def test_a_request_that_waits_for_its_constraint_can_end_as_any_other(gated: Gat
     assert sorted(gated.asked) == ["f", "g"], "nobody waited for the last one when a thread became free"
 
 
-@pytest.mark.slow
-def test_after_ten_thousand_requests_no_cell_and_no_slot_is_lost() -> None:
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_after_many_requests_no_cell_and_no_slot_is_lost(count: int) -> None:
     core, llama = new_core(400)
     chance = random.Random(5)
     ended = 0
-    for number in range(10_000):
+    for number in range(count):
         begin = chance.choice(["abcabcabcabc", "kkkkkkkkkkkkkkkkkkkk", ""])
         prompt = begin + "".join(chance.choices("abcdefghijk", k=chance.randint(1, 12)))
         priority = chance.choice(["interactive", "normal", "batch"])
@@ -446,7 +467,7 @@ def test_after_ten_thousand_requests_no_cell_and_no_slot_is_lost() -> None:
         ended += sum(isinstance(m, Done | Failed) for m in core.take_messages())
     core.check_integrity()
     ended += sum(isinstance(m, Done | Failed) for m in finish(core, llama))
-    assert ended == 10_000
+    assert ended == count
     assert core.cache.free_cells + core.cache.cached_cells == 400
     assert llama.used_cells() == core.cache.cached_cells
     core.close()
