@@ -58,39 +58,37 @@ def measure(rows: Halves, walk: Callable[[Floats, int], Rows]) -> Efforts:
 
     The mean recall less its standard error must reach the target. What is not reached is left out.
     """
+    if len(rows) <= _LADDER[0]:
+        return ()
     questions = _questions(rows)
     exact = _exact(rows, questions, max(DEPTHS))
-    wide = questions.astype(np.float32)
     efforts: list[Effort] = []
-    for depth in DEPTHS:
-        missing = [target for target in TARGETS if target < 1.0]
-        for ef in _LADDER:
-            if not missing or ef > len(rows):
-                break
-            if ef < depth:
-                continue
-            found = [walk(question, ef) for question in wide]
-            for rescored in _rescored_counts(depth, ef):
-                recalls = _recalls(rows, wide, found, exact[:, :depth], rescored)
-                reached = float(recalls.mean() - recalls.std() / np.sqrt(len(recalls)))
-                efforts += [Effort(one, depth, ef, rescored, float(recalls.mean())) for one in missing if reached >= one]
-                missing = [target for target in missing if target > reached]
+    missing = {depth: [target for target in TARGETS if target < 1.0] for depth in DEPTHS}
+    for ef in _LADDER:
+        if ef >= len(rows) or not any(missing.values()):
+            break
+        found = [walk(question, ef) for question in questions]
+        for depth in (depth for depth in DEPTHS if missing[depth] and ef >= depth):
+            reached = _recalls(found, exact[:, :depth], ef)
+            for rescored in sorted({min(ef, int(depth * share)) for share in _RESCORED} | {ef}):
+                recalls = reached[:, rescored - 1]
+                sure = float(recalls.mean() - recalls.std() / np.sqrt(len(recalls)))
+                for target in [target for target in missing[depth] if sure >= target]:
+                    efforts.append(Effort(target, depth, ef, rescored, float(recalls.mean())))
+                    missing[depth].remove(target)
     return tuple(efforts)
 
 
-def _rescored_counts(depth: int, ef: int) -> list[int]:
-    return sorted({min(ef, int(depth * share)) for share in _RESCORED} | {ef})
+def _recalls(found: Sequence[Rows], exact: Rows, ef: int) -> Floats:
+    """Recall `(q, ef)` when the first 1, 2, ... `ef` candidates are scored exactly.
 
-
-def _recalls(rows: Halves, questions: Floats, found: Sequence[Rows], exact: Rows, rescored: int) -> Floats:
-    depth = exact.shape[1]
-    recalls = np.empty(len(questions), np.float32)
-    for place, (question, candidates) in enumerate(zip(questions, found, strict=True)):
-        some = candidates[:rescored]
-        if len(some) > depth:
-            scores = rows[some].astype(np.float32) @ question
-            some = some[np.argpartition(-scores, depth - 1)[:depth]]
-        recalls[place] = len(np.intersect1d(some, exact[place])) / depth
+    What is among the nearest is among the best of those that are scored, so that nothing need be scored here.
+    """
+    recalls = np.empty((len(found), ef), np.float32)
+    for place, candidates in enumerate(found):
+        hits = np.zeros(ef, np.float32)
+        hits[: len(candidates)] = np.isin(candidates, exact[place])
+        recalls[place] = np.cumsum(hits) / exact.shape[1]
     return recalls
 
 
@@ -118,7 +116,9 @@ def _exact(rows: Halves, questions: Floats, k: int) -> Rows:
     for begin in range(0, len(rows), _BLOCK):
         block = questions @ rows[begin : begin + _BLOCK].astype(np.float32).T
         scores = np.concatenate([scores, block], axis=1)
-        places = np.concatenate([places, np.tile(np.arange(begin, begin + block.shape[1]), (len(questions), 1))], axis=1)
+        places = np.concatenate(
+            [places, np.tile(np.arange(begin, begin + block.shape[1]), (len(questions), 1))], axis=1
+        )
         order = np.argpartition(-scores, min(k, scores.shape[1]) - 1, axis=1)[:, :k]
         scores, places = np.take_along_axis(scores, order, axis=1), np.take_along_axis(places, order, axis=1)
     order = np.argsort(-scores, axis=1, kind="stable")

@@ -71,7 +71,7 @@ def new_name(what: str) -> str:
     return f"{what}-{secrets.token_hex(6)}"
 
 
-def write_synced(path: Path, data: bytes | memoryview) -> FileRef:
+def write_synced(path: Path, data: bytes | memoryview[int]) -> FileRef:
     """Write a new file and have it on the disk."""
     with path.open("xb") as stream:
         stream.write(data)

@@ -55,10 +55,11 @@ class Encoder:
         self._centre = centre
         self._scale = scale
 
-    def __call__(self, vectors: Floats) -> Codes:
-        """Codes of the shape of `vectors` `(..., dim)` float32."""
+    def __call__(self, vectors: Floats | Halves) -> Codes:
+        """Codes of the shape of `vectors` `(..., dim)`."""
         scaled = np.rint((vectors - self._centre) * self._scale)
-        return np.clip(scaled, -_LEVELS, _LEVELS).astype(np.int8)
+        codes: Codes = np.clip(scaled, -_LEVELS, _LEVELS).astype(np.int8)
+        return codes
 
 
 def _loss(values: Floats, limit: float) -> float:

@@ -77,8 +77,8 @@ class Segment:
             raise Damaged(f"{folder.name}: a file is not there or of another size")
         self.header = header
         self.walked = header.count
-        self.ids: Ids = _mapped(folder / header.ids.name, np.dtype(np.int64)).reshape(header.count)
-        self.vectors: Halves = _mapped(folder / header.vectors.name, np.dtype(np.float16)).reshape(header.count, dim)
+        self.ids: Ids = np.asarray(np.memmap(folder / header.ids.name, np.int64, "r"))
+        self.vectors = _mapped_vectors(folder / header.vectors.name, dim)
         self.dead: Mask = np.zeros(header.count, bool) if dead is None else dead
         self.alive = header.count - int(np.count_nonzero(self.dead))
         self._encode = header.quantizer.encoder()
@@ -87,7 +87,6 @@ class Segment:
             self._graph.view(str(folder / header.graph.name))
         except RuntimeError as error:
             raise Damaged(f"{folder.name}: {error}") from error
-        self._graph.expansion_search = 1  # the walk then keeps as many candidates as are asked for
 
     @property
     def name(self) -> str:
@@ -149,8 +148,8 @@ def write_segment(
         undo.callback(shutil.rmtree, beside, ignore_errors=True)
         with (beside / "vectors").open("xb") as stream:
             for block in blocks():
-                stream.write(memoryview(np.ascontiguousarray(block)).cast("B"))
-        vectors = _mapped(beside / "vectors", np.dtype(np.float16)).reshape(len(ids), dim)
+                stream.write(np.ascontiguousarray(block).data.cast("B"))
+        vectors = _mapped_vectors(beside / "vectors", dim)
         quantizer = Quantizer.fit(vectors)
         encode = quantizer.encoder()
         graph = _new_graph(dim)
@@ -160,7 +159,6 @@ def write_segment(
             block = vectors[begin : begin + _SLICE].astype(np.float32)
             graph.add(np.arange(begin, begin + len(block)), encode(block), threads=threads)
         graph.save(str(beside / "graph"))
-        graph.expansion_search = 1
 
         def walk(vector: Floats, ef: int) -> Rows:
             if not wanted():
@@ -175,7 +173,7 @@ def write_segment(
             measure(vectors, walk),
             files.refer_synced(beside / "graph"),
             files.refer_synced(beside / "vectors"),
-            files.write_synced(beside / "ids", memoryview(ids).cast("B")),
+            files.write_synced(beside / "ids", np.ascontiguousarray(ids).data.cast("B")),
         )
         files.write_synced(beside / "header", files.encode_checked(header))
         files.place(beside, parent / name)
@@ -192,9 +190,10 @@ def _new_graph(dim: int) -> Index:
         dtype="i8",
         connectivity=_CONNECTIVITY,
         expansion_add=_EXPANSION_ADD,
+        expansion_search=1,  # a walk then keeps as many candidates as are asked for
         enable_key_lookups=False,
     )
 
 
-def _mapped(path: Path, kind: np.dtype[np.generic]) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
-    return np.asarray(np.memmap(path, kind, "r"))
+def _mapped_vectors(path: Path, dim: int) -> Halves:
+    return np.asarray(np.memmap(path, np.float16, "r")).reshape(-1, dim)

@@ -5,6 +5,7 @@ Must not know when it is written.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,10 +77,10 @@ def load(folder: Path, label: str, dim: int, newest: int | None) -> Loaded:
     segments = _segments(folder, manifest)
     small = [one for one in segments if _size_bytes(one) <= _SMALL]
     damaged = [one for one in small if not one.verify()]
-    for one in damaged:
-        log.warning("the index part %s is damaged and will be built again", one.folder.name)
-    kept = tuple(one for one in segments if one not in damaged)
-    unverified = tuple(one for one in kept if one not in small)
+    for segment in damaged:
+        log.warning("the index part %s is damaged and will be built again", segment.folder.name)
+    kept = tuple(segment for segment in segments if segment not in damaged)
+    unverified = tuple(segment for segment in kept if segment not in small)
     return Loaded(number, manifest.generation, kept, _hot(folder, manifest, none), unverified, False)
 
 
@@ -92,19 +93,25 @@ def save(
         Overtaken: another handle was faster.
         OSError: the disk is full or not writable; the manifest before still counts.
     """
-    dead = hot = None
     alive = [(one.ids[~one.dead], one.vectors[~one.dead]) for one in hots]
     count = sum(len(ids) for ids, _ in alive)
-    if any(one.alive < one.size for one in segments):
-        bits = np.packbits(np.concatenate([one.dead for one in segments]))
-        dead = files.write_synced(folder / files.new_name("dead"), memoryview(bits).cast("B"))
-    if count:
-        data = b"".join([ids.tobytes() for ids, _ in alive] + [vectors.tobytes() for _, vectors in alive])
-        hot = files.write_synced(folder / files.new_name("hot"), data)
     refs = tuple(SegmentRef(one.folder.name, one.size) for one in segments)
-    files.publish(folder, number, Manifest(_FORMAT, label, dim, generation, refs, dead, hot, count))
-    kept = [ref.name for ref in refs] + [ref.name for ref in (dead, hot) if ref is not None]
-    files.clean(folder, number, kept)
+    with contextlib.ExitStack() as undo:
+        dead = hot = None
+        if any(one.alive < one.size for one in segments):
+            dead = _written(folder, "dead", np.packbits(np.concatenate([one.dead for one in segments])).tobytes(), undo)
+        if count:
+            data = b"".join([ids.tobytes() for ids, _ in alive] + [vectors.tobytes() for _, vectors in alive])
+            hot = _written(folder, "hot", data, undo)
+        files.publish(folder, number, Manifest(_FORMAT, label, dim, generation, refs, dead, hot, count))
+        undo.pop_all()
+    files.clean(folder, number, [ref.name for ref in (*refs, dead, hot) if ref is not None])
+
+
+def _written(folder: Path, what: str, data: bytes, undo: contextlib.ExitStack) -> files.FileRef:
+    path = folder / files.new_name(what)
+    undo.callback(path.unlink, missing_ok=True)
+    return files.write_synced(path, data)
 
 
 def _segments(folder: Path, manifest: Manifest) -> list[Segment]:

@@ -21,6 +21,7 @@ On its own, without the appliance:
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -362,7 +363,7 @@ class TieredVectors:
 
     def _rewrite(self, segments: Sequence[Segment], hots: Sequence[Hot]) -> None:
         """Make one segment of what is alive in these parts, and put it in their place."""
-        sources = (*segments, *hots)
+        sources: tuple[Segment | Hot, ...] = (*segments, *hots)
         alive = [np.flatnonzero(~part.dead) for part in sources]
         ids = np.concatenate([part.ids[rows] for part, rows in zip(sources, alive, strict=True)])
         order = np.argsort(ids, kind="stable")
@@ -393,14 +394,17 @@ class TieredVectors:
                 segments=tuple(one for one in view.segments if one not in segments) + tuple(new),
                 hots=tuple(one for one in view.hots if id(one.removed) not in replaced),
             )
-            self._publish(kept)
+            try:
+                self._publish(kept)
+            except (OSError, files.Overtaken):
+                for segment in new:
+                    shutil.rmtree(segment.folder, ignore_errors=True)
+                raise
             self._swap(segments=kept.segments, hots=kept.hots)
 
     def _publish(self, view: _View, *, hot: bool = False) -> None:
         """Write a manifest; the files of its segments are there."""
         hots = view.hots if hot else ()
-        state.save(
-            self._folder, self._number + 1, self._label, self._dim, self.generation, view.segments, hots
-        )
+        state.save(self._folder, self._number + 1, self._label, self._dim, self.generation, view.segments, hots)
         self._number += 1
         self._changed = not hot

@@ -240,7 +240,7 @@ def test_what_comes_faster_than_it_is_sealed_is_sealed_by_who_adds(tier: TieredV
 
 
 def test_expected_vectors_are_found_before_and_after_they_are_read(tmp_path: Path) -> None:
-    stored = {i: vector for i, vector in enumerate(unit(700).astype(np.float16))}
+    stored = dict(enumerate(unit(700).astype(np.float16)))
 
     def fetch(ids: Ids) -> np.ndarray[tuple[int, int], np.dtype[np.float16]]:
         gone = np.full(DIM, np.nan, np.float16)

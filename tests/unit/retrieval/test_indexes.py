@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from appliance.errors import DiskFull
+from appliance.retrieval.dense.tiered import TieredVectors
 from appliance.retrieval.types import SearchRequest
 from appliance.store.db import Store
 from appliance.store.records import Change
@@ -122,18 +125,21 @@ TestStoreAndIndexes.settings = settings(
 )
 
 
-def documents_of(store: Store, recall_folder: Path, count: int, exact_limit: int) -> list[str]:
+def documents_of(store: Store, recall_folder: Path, count: int, exact_limit: int) -> None:
+    """`count` documents of ten chunks; more than eight times `exact_limit` chunks make a segment."""
     recall = recall_over(store, recall_folder, exact_limit=exact_limit)
     for number in range(count):
         recall.apply(put(store, f"{number}.txt", [f"pump {number} part {part}" for part in range(10)]))
-    names = [document.name for document in store.documents()]
+    deadline = time.monotonic() + 60
+    while count * 10 > 8 * exact_limit and not list(recall_folder.rglob("manifest-*.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     recall.close()
-    return names
 
 
-def test_a_graph_is_loaded_and_not_built_again(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    documents_of(store, tmp_path / "index", 3, exact_limit=5)
-    assert len(list((tmp_path / "index" / "dense").glob("*.hnsw"))) == 1
+def test_segments_are_opened_and_not_built_again(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents_of(store, tmp_path / "index", 6, exact_limit=5)
+    assert len(list((tmp_path / "index" / "dense").rglob("header"))) == 1
 
     def never(*_: object) -> None:
         raise AssertionError("vectors were read from the store")
@@ -144,20 +150,54 @@ def test_a_graph_is_loaded_and_not_built_again(store: Store, tmp_path: Path, mon
     recall.close()
 
 
-@pytest.mark.parametrize("damage", ["graph", "manifest", "both"])
-def test_a_damaged_graph_is_built_again(store: Store, tmp_path: Path, damage: str) -> None:
-    documents_of(store, tmp_path / "index", 2, exact_limit=5)
+@pytest.mark.parametrize("damage", ["segment", "manifest", "all"])
+def test_what_is_damaged_is_built_again(store: Store, tmp_path: Path, damage: str) -> None:
+    documents_of(store, tmp_path / "index", 6, exact_limit=5)
     dense = tmp_path / "index" / "dense"
-    [graph] = dense.glob("*.hnsw")
-    for file in {"graph": [graph], "manifest": [dense / "manifest.json"], "both": [graph, dense / "manifest.json"]}[
-        damage
-    ]:
+    wanted = {"segment": "vectors", "manifest": "manifest-*.json", "all": "*"}[damage]
+    for file in [path for path in dense.rglob(wanted) if path.is_file()]:
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 0xFF
         file.write_bytes(data)
     recall = recall_over(store, tmp_path / "index", exact_limit=5)
     assert recall.check() == []
     recall.close()
+
+
+def test_many_missing_vectors_are_found_while_they_are_read_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from appliance.retrieval.dense import tiers
+
+    documents_of(store, tmp_path / "index", 6, exact_limit=5)
+    shutil.rmtree(tmp_path / "index" / "dense")
+    monkeypatch.setattr(tiers, "_READ_NOW", 10)
+    held = threading.Event()
+    maintain = TieredVectors.maintain
+    monkeypatch.setattr(TieredVectors, "maintain", lambda tier: held.wait() and maintain(tier))
+    recall = recall_over(store, tmp_path / "index", exact_limit=5)
+    assert recall.check() == []
+    request = SearchRequest("pump 2 part 7", "manuals", "dense", False, 5)
+    before = recall.search(request).passages
+    held.set()
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "index").rglob("manifest-*.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert recall.search(request).passages == before
+    assert recall.check() == []
+    recall.close()
+
+
+def test_a_folder_of_a_collection_that_is_gone_is_removed(store: Store, tmp_path: Path) -> None:
+    documents_of(store, tmp_path / "index", 2, exact_limit=5)
+    left_over = tmp_path / "index" / "dense" / "0123456789abcdef"
+    left_over.mkdir()
+    (left_over.parent / "manifest.json").write_text("{}")  # of an earlier version
+    recall = recall_over(store, tmp_path / "index", exact_limit=5)
+    recall.apply(store.delete_collection("manuals"))
+    recall.close()
+    assert list(left_over.parent.iterdir()) == []
 
 
 def test_an_index_folder_of_another_store_is_not_believed(tmp_path: Path) -> None:
@@ -191,18 +231,6 @@ def test_a_store_that_went_back_to_a_backup_is_believed(store: Store, tmp_path: 
     assert recall.search(SearchRequest("valve", "manuals", "lexical", False)).passages == ()
     recall.close()
     backup.close()
-
-
-def test_an_old_handle_does_not_overwrite_newer_graphs(store: Store, tmp_path: Path) -> None:
-    documents_of(store, tmp_path / "index", 2, exact_limit=5)
-    from appliance.retrieval.dense.files import load_graphs, save_graphs
-
-    dense = tmp_path / "index" / "dense"
-    label = f"{store.identity()} {WordEmbedder().fingerprint}"
-    before = (dense / "manifest.json").read_bytes()
-    save_graphs(dense, label, 32, 1, {})
-    assert (dense / "manifest.json").read_bytes() == before
-    assert len(load_graphs(dense, label, 32, store.generation())["manuals"]) == 20
 
 
 def test_check_names_what_does_not_agree(store: Store, tmp_path: Path) -> None:
