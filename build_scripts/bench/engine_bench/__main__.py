@@ -14,7 +14,7 @@ from pathlib import Path
 from appliance.errors import ApplianceError, BadRequest
 
 from .command import Bench, Options
-from .plans import KEYS, OVERHEAD_LIMIT
+from .plans import KEYS, OVERHEAD_LIMIT, PLANS, tuning
 from .sizes import SCALES
 
 _ROUNDS = 5
@@ -63,10 +63,13 @@ def main(arguments: list[str]) -> int:
     if given.tune and given.record:
         parser.error("--tune measures no results to --record")
     try:
+        keys = keys_of(given.only, given.model)
+        if given.tune and (without := [key for key in keys if key not in PLANS or not tuning(PLANS[key])]):
+            parser.error(f"--tune: llama-server is not measured in {', '.join(without)}; name others with --only")
         options = Options(
             command=shlex.join(["build_scripts/bench/engine", *arguments]),
             model=given.model,
-            keys=keys_of(given.only, given.model),
+            keys=keys,
             scale=given.scale or ("tiny" if given.quick else _SCALES[given.model]),
             rounds=max(1, given.rounds or (1 if given.quick else _ROUNDS)),
             threads=given.threads,

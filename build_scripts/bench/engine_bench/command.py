@@ -66,7 +66,7 @@ class Bench:
         self._tokenizer = Tokenizer(self._model)
         self._ends = self._tokenizer.ends()
         self._peer = Path()
-        if any(key != OVERHEAD for key in options.keys):
+        if options.tune or any(_has_peer(key) for key in options.keys):
             self._peer = options.peer or _built_peer()
         self._conditions = conditions(options.command, options.threads, ("llama-cpp-python",), options.scale)
 
@@ -125,7 +125,11 @@ class Bench:
         threads = self._options.threads
         if column.ours:
             engine = EngineSettings(
-                kv_tokens=size.kv, max_sequences=sequences, threads=threads, speculation=column.speculation
+                kv_tokens=size.kv,
+                max_sequences=sequences,
+                threads=threads,
+                speculation=column.speculation,
+                kv_type=column.kv_type,
             )
             return Ours(self._model, engine, self._ends), _told(engine)
         options = ("-c", str(size.kv), "-np", str(sequences), *column.options)
@@ -149,6 +153,10 @@ class Bench:
         everything = results.merge(before, measured)
         record.write(path, everything)
         record.write_section(measured.model, report.results_text(everything))
+
+
+def _has_peer(key: str) -> bool:
+    return key != OVERHEAD and not all(column.ours for column in PLANS[key].columns)
 
 
 def _built_peer() -> Path:

@@ -6,6 +6,7 @@ Must not know how an engine is started or how figures are shown.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from .workloads import Order
 
@@ -24,6 +25,7 @@ class Column:
     ours: bool
     order: Order = "canonical"
     speculation: bool = True  # of ours
+    kv_type: Literal["f16", "q8_0"] = "f16"  # of ours
     options: tuple[str, ...] = ()
 
 
@@ -142,6 +144,11 @@ PLANS: dict[str, Plan] = {
             (*_NO_RAM, "--spec-type", "ngram-cache"),
         ),
     ),
+    "kv": Plan(
+        "8 users at once, own passages: types of KV cells",
+        columns=(Column("f16", ours=True), Column("q8_0", ours=True, kv_type="q8_0")),
+        goals=(),
+    ),
 }
 OVERHEAD = "overhead"  # of a step at 16 sequences: our engine alone
 OVERHEAD_LIMIT = {"pocket": 0.03, "bench-3b": 0.005}
@@ -150,7 +157,7 @@ KEYS = (*PLANS, OVERHEAD)
 
 def tuning(plan: Plan) -> tuple[Column, ...]:
     """A column for each thing that a user of llama-server might try, in the first peer's order of passages."""
-    order = next(column.order for column in plan.columns if not column.ours)
+    order = next((column.order for column in plan.columns if not column.ours), "canonical")
     return tuple(
         Column(f"peer {number}", ours=False, order=order, options=options)
         for number, options in enumerate(plan.candidates, start=1)

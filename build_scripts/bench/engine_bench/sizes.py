@@ -30,6 +30,7 @@ SCALES: dict[str, dict[str, Size]] = {
         "d": Size(requests=10, users=16, instructions=250, passage=30, answer=64, kv=18432),
         "e": Size(requests=6, users=4, instructions=250, passage=3000, answer=64, kv=12288),
         "f": Size(requests=6, users=1, instructions=0, passage=300, answer=256, kv=4096),
+        "kv": Size(requests=24, users=8, instructions=250, passage=1200, answer=128, kv=16384),
         "overhead": Size(requests=0, users=16, instructions=0, passage=100, answer=128, kv=8192),
     },
     # For two cores and a model of 135 million parameters: five rounds in less than half an hour.
@@ -41,6 +42,7 @@ SCALES: dict[str, dict[str, Size]] = {
         "d": Size(requests=5, users=16, instructions=120, passage=20, answer=24, kv=6144),
         "e": Size(requests=2, users=3, instructions=120, passage=3000, answer=32, kv=8192),
         "f": Size(requests=3, users=1, instructions=0, passage=200, answer=128, kv=4096),
+        "kv": Size(requests=8, users=8, instructions=120, passage=600, answer=48, kv=8192),
         "overhead": Size(requests=0, users=16, instructions=0, passage=60, answer=64, kv=4096),
     },
     # To see that everything works, and for models that read a dozen tokens in a second.
@@ -52,6 +54,7 @@ SCALES: dict[str, dict[str, Size]] = {
         "d": Size(requests=3, users=4, instructions=40, passage=5, answer=8, kv=1024),
         "e": Size(requests=1, users=2, instructions=40, passage=400, answer=12, kv=2048),
         "f": Size(requests=1, users=1, instructions=0, passage=80, answer=32, kv=2048),
+        "kv": Size(requests=8, users=8, instructions=60, passage=40, answer=8, kv=4096),
         "overhead": Size(requests=0, users=16, instructions=0, passage=20, answer=12, kv=4096),
     },
 }

@@ -54,10 +54,10 @@ class Workload:
 
 
 def build(key: str, size: Size, order: Order = "canonical") -> Workload:
-    """The workload `key` (a, b8, b16, c, d, e, f); `order` is that of the passages in c."""
+    """The workload `key` (a, b8, b16, c, d, e, f, kv); `order` is that of the passages in c."""
     rng = random.Random(f"{_SEED} {key}")
     match key:
-        case "a" | "b8" | "b16":
+        case "a" | "b8" | "b16" | "kv":
             return _own_passages(rng, size)
         case "c":
             return _overlapping(rng, size, order)

@@ -103,6 +103,13 @@ def test_keys_of_a_command_line() -> None:
         keys_of("a,z", "pocket")
 
 
+@pytest.mark.parametrize("key", ["kv", "overhead"])
+def test_what_is_measured_without_llama_server_cannot_be_tuned(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", key, "--tune"])
+    assert f"not measured in {key}" in capsys.readouterr().err
+
+
 def test_a_mistake_on_the_command_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "nothing"]) == 2
     assert capsys.readouterr().err.startswith("Error: There is no workload 'nothing'.")
