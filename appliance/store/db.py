@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from appliance.errors import BadRequest, StoreDamaged
-from appliance.store import rows, schema
+from appliance.store import jobs, rows, schema
 from appliance.store.attributes import Attributes, Filter, check_attributes, matching_documents
 from appliance.store.check import problems
 from appliance.store.connections import Connections
@@ -40,6 +40,7 @@ class Store:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
+        self.jobs = jobs.JobTable(connections)
 
     @classmethod
     def open(cls, path: Path) -> Store:
@@ -237,6 +238,7 @@ class Store:
         vectors: Vectors,
         embedder: str,
         attributes: Attributes | None = None,
+        job: int | None = None,
     ) -> tuple[Document, Change]:
         """Store a document; the one with the same source in the collection is replaced and keeps its id.
 
@@ -245,8 +247,10 @@ class Store:
             vectors: `(len(chunks), dim)` float16, finite.
             embedder: fingerprint of what made `vectors`.
             attributes: None: none for a new document, those it had for a replaced one.
+            job: ends with this, in the same transaction.
 
         Raises:
+            JobEnded: the job was cancelled before; nothing was changed.
             EmbedderChanged: the stored vectors were made by another embedder.
             BadRequest: the collection's name or an attribute is not allowed.
             DiskFull: nothing was changed.
@@ -301,6 +305,8 @@ class Store:
                 rows.insert_chunk(writer, document_id, ordinal, chunk, blob)
                 for ordinal, (chunk, blob) in enumerate(zip(chunks, blobs, strict=True))
             ]
+            if job is not None:
+                jobs.finish(writer, job, "replaced" if old else "added", document_id, len(chunks))
             change = rows.log_change(writer, collection, removed, added)
             return rows.document_by_id(writer, document_id), change
 
@@ -332,7 +338,7 @@ class Store:
             return rows.log_change(writer, rows.same_name(collection), [], [])
 
     def delete(self, document_ids: Sequence[int]) -> Change:
-        """Delete documents of one collection; the collection stays, even when it is empty then.
+        """Delete documents of one collection, and cancel their jobs; the collection stays, even when it is empty.
 
         Raises:
             NotFound: one of them does not exist; none is deleted.
@@ -344,11 +350,12 @@ class Store:
             if len(collections) != 1:
                 raise BadRequest("Documents of exactly one collection can be deleted at once.")
             removed = [chunk_id for i in unique for chunk_id in rows.chunk_ids_of(writer, i)]
+            jobs.cancel_for_documents(writer, unique)
             writer.executemany("DELETE FROM documents WHERE id = ?", [(i,) for i in unique])
             return rows.log_change(writer, collections.pop(), removed, [])
 
     def delete_collection(self, name: str) -> Change:
-        """Delete a collection with all its documents.
+        """Delete a collection with all its documents and jobs that are not done.
 
         Raises:
             NotFound: there is no such collection.
@@ -361,6 +368,7 @@ class Store:
                 (collection_id,),
             )
             removed = [row[0] for row in found]
+            jobs.cancel_in_collection(writer, name)
             writer.execute("DELETE FROM documents WHERE collection_id = ?", (collection_id,))
             change = rows.log_change(writer, rows.same_name(name), removed, [])
             writer.execute("DELETE FROM collections WHERE id = ?", (collection_id,))

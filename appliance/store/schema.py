@@ -119,6 +119,31 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """UPDATE OR IGNORE collections SET name = nfc(name) WHERE name != nfc(name)""",
         """UPDATE collections SET name = nfc(name) || ' (' || id || ')' WHERE name != nfc(name)""",
     ),
+    (
+        # What is to be read: see `store.jobs`. A job outlives its document, and is there before its collection.
+        """CREATE TABLE jobs (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            collection TEXT NOT NULL,
+            source TEXT NOT NULL,
+            name TEXT NOT NULL,
+            sha256 TEXT NOT NULL,
+            size_bytes INTEGER NOT NULL,
+            patient INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            ending TEXT NOT NULL DEFAULT '',
+            reason TEXT NOT NULL DEFAULT '',
+            retryable INTEGER NOT NULL DEFAULT 0,
+            attempts INTEGER NOT NULL DEFAULT 0,
+            retry_at REAL NOT NULL DEFAULT 0,
+            document_id INTEGER,
+            chunks INTEGER NOT NULL DEFAULT 0,
+            created_at TEXT NOT NULL,
+            updated_at TEXT NOT NULL)""",
+        """CREATE INDEX jobs_by_state ON jobs (state, id)""",
+        """CREATE INDEX jobs_live ON jobs (collection, source, id) WHERE state IN ('queued', 'parsing', 'embedding')""",
+        """CREATE INDEX jobs_by_sha256 ON jobs (sha256)""",
+        """CREATE INDEX documents_by_sha256 ON documents (sha256)""",
+    ),
 )
 
 VERSION = len(MIGRATIONS)
