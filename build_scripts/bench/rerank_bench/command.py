@@ -86,9 +86,11 @@ class Bench:
 
     def _task(self, key: str) -> Measured:
         task = self._tasks.makers[key]()
-        if not task.once:
+        if task.warm:
+            task.warm()
+        elif not task.once:
             for measure in task.sides.values():
-                measure()  # the first one pays for what is loaded and allocated
+                measure()
         rounds = in_turns(key, task.sides, 1 if task.once else self._options.rounds)
         return Measured(task.title, task.unit, self._conditions, rounds, task.goals, task.note)
 

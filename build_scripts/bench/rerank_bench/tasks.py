@@ -50,6 +50,7 @@ class Task:
     goals: dict[str, float] = field(default_factory=dict)
     note: str = ""
     once: bool = False  # the figure is the same each time
+    warm: Callable[[], object] | None = None  # pays for what is loaded and allocated; None: the sides, once
 
 
 class Tasks:
@@ -75,11 +76,16 @@ class Tasks:
     def _equal_pairs(self) -> Task:
         title = f"{self._pairs} pairs, passages of {_TOKENS} tokens"
         goals = {OURS_FLOAT32: 2.0, FLASHRANK_FLOAT32: 1.5, FLASHRANK_INT8: 1.5}
-        return Task(title, "pairs/s", self._all_score([_TOKENS] * self._pairs), goals)
+        return Task(title, "pairs/s", self._all_score([_TOKENS] * self._pairs), goals, warm=self._warm)
 
     def _mixed_pairs(self) -> Task:
         title = f"{self._pairs} pairs, passages of {_TOKENS // 12} to {_TOKENS} tokens"
-        return Task(title, "pairs/s", self._all_score(texts.mixed_lengths(self._pairs, _TOKENS)))
+        return Task(title, "pairs/s", self._all_score(texts.mixed_lengths(self._pairs, _TOKENS)), warm=self._warm)
+
+    def _warm(self) -> None:
+        passages = texts.passages(self._tokenizer, [_TOKENS] * 2)
+        for score in self._all().values():
+            score(texts.question(), passages)
 
     def _all_score(self, lengths: Sequence[int]) -> dict[str, Side]:
         question, passages = texts.question(), texts.passages(self._tokenizer, lengths)
