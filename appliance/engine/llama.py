@@ -111,7 +111,7 @@ class Llama:
         api, model = self._api, self._model
         width = api.llama_model_n_embd(model) // api.llama_model_n_head(model)
         widths = sum(self._number_of(f"attention.{name}_length", width) for name in ("key", "value"))
-        values = api.llama_model_n_layer(model) * api.llama_model_n_head_kv(model) * widths
+        values: int = api.llama_model_n_layer(model) * api.llama_model_n_head_kv(model) * widths
         return values * 2 if kv_type == "f16" else values * 34 // 32  # q8_0: 32 values and their scale in 34 bytes
 
     def _number_of(self, key: str, default: int) -> int:

@@ -157,7 +157,7 @@ KEYS = (*PLANS, OVERHEAD)
 
 def tuning(plan: Plan) -> tuple[Column, ...]:
     """A column for each thing that a user of llama-server might try, in the first peer's order of passages."""
-    order = next((column.order for column in plan.columns if not column.ours), "canonical")
+    order: Order = next((column.order for column in plan.columns if not column.ours), "canonical")
     return tuple(
         Column(f"peer {number}", ours=False, order=order, options=options)
         for number, options in enumerate(plan.candidates, start=1)

@@ -123,7 +123,7 @@ def test_one_that_takes_long_is_not_in_the_way_of_others(slow: Slow) -> None:
     slow.gate("long")
     for source in ("long", "a", "b", "c"):
         compiler.start(of(source), 0.0)
-    found = []
+    found: list[str] = []
     while len(found) < 3:
         found += [source for source, _ in landed(slow, compiler)]
     assert sorted(found) == ["a", "b", "c"]

@@ -356,7 +356,7 @@ class Gated:
 class Letter(Grammar):
     """Stands in for a grammar whose texts repeat one letter."""
 
-    worn = False  # type: ignore[assignment]
+    worn = False
 
     def __init__(self, token: int) -> None:
         self.token = token
@@ -396,7 +396,7 @@ def test_others_are_answered_while_a_constraint_is_compiled(gated: Gated) -> Non
     core.submit(submit(3, "abcdef", 4))
     messages = finish(core, llama)
     assert text(messages, 3) == alone("abcdef", 4)
-    assert {m.id for m in messages} == {3} and core.heartbeat().waiting == 2
+    assert {m.id for m in messages if isinstance(m, Started | Token | Done)} == {3} and core.heartbeat().waiting == 2
     gated.open(core)
     messages = finish(core, llama)
     assert text(messages, 1) == text(messages, 2) == "ffff"
