@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from litestar.testing import AsyncTestClient
 
 from appliance.config import ModelSettings
+from appliance.http.app import create_app
+from appliance.http.ports import ModelInfo
+from appliance.inference.protocols import RerankScores
 from appliance.inference.reranker import OnnxReranker
 from appliance.packs import ResolvedPack
 from build_scripts.bench.rerank_bench import memory
 from tests.conftest import shared_models_dir
+from tests.unit.http.backend import ScriptedBackend
 
 PASSAGES = (
     "The relief valve opens at 12 bar and must be tested every year.",
@@ -46,14 +52,11 @@ def test_callers_at_the_same_time_get_the_scores_of_one_alone(reranker: OnnxRera
             assert found.logits == pytest.approx(alone[question], abs=0.05)
 
 
-def test_far_too_long_empty_one_and_many(reranker: OnnxReranker) -> None:
+def test_far_too_long_empty_and_one(reranker: OnnxReranker) -> None:
     long = reranker.score(QUESTIONS[0], ["grout " * 20_000, "", PASSAGES[1]])
     assert all(map(math.isfinite, long.logits))
     assert long.truncated == (0,)
     assert len(reranker.score(QUESTIONS[0], [PASSAGES[1]]).logits) == 1
-    many = reranker.score("bolt", ["bolt", ""] * 500)
-    assert len(many.logits) == 1000 and all(map(math.isfinite, many.logits))
-    assert all(0.0 <= probability <= 1.0 for probability in many.probabilities)
 
 
 def test_a_budget_leaves_out_the_tail_and_nothing_else(reranker: OnnxReranker) -> None:
@@ -61,6 +64,33 @@ def test_a_budget_leaves_out_the_tail_and_nothing_else(reranker: OnnxReranker) -
     scored = [math.isfinite(logit) for logit in reranker.score(QUESTIONS[1], passages, budget_ms=400.0).logits]
     assert 0 < sum(scored) < 200
     assert scored == sorted(scored, reverse=True)
+
+
+class Ranking(ScriptedBackend):
+    """One that ranks with the pack's reranker."""
+
+    def __init__(self, reranker: OnnxReranker) -> None:
+        super().__init__()
+        self._reranker = reranker
+
+    def models(self) -> list[ModelInfo]:
+        return [ModelInfo("pocket-reranker", "reranker", ("en", "zh"), self._reranker.max_tokens)]
+
+    async def rerank(self, query: str, texts: Sequence[str], budget_ms: float | None) -> RerankScores:
+        return await asyncio.to_thread(self._reranker.score, query, texts, budget_ms=budget_ms)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("documents", [["bolt"], [""], ["bolt", "", "螺栓", "grout " * 2000] * 2, ["bolt", ""] * 500])
+async def test_the_route_ranks_all_that_it_is_given(reranker: OnnxReranker, documents: list[str]) -> None:
+    async with AsyncTestClient(create_app(Ranking(reranker)), base_url="http://127.0.0.1") as client:
+        reply = (await client.post("/v1/rerank", json={"query": "bolt", "documents": documents})).json()
+    assert sorted(one["index"] for one in reply["results"]) == list(range(len(documents)))
+    scores = [one["relevance_score"] for one in reply["results"]]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0.0 <= score <= 1.0 for score in scores)
+    cut = [place for place, text in enumerate(documents) if len(text) > 2000]
+    assert reply["appliance"] == {"truncated": cut, "query_cut": False, "unscored": 0}
 
 
 @pytest.mark.slow
