@@ -88,6 +88,7 @@ class AnswerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     passage_tokens: Positive = 500  # budget of all passages together, in the generator's tokens
     max_tokens: Positive = 256  # of an answer, when the request does not say
     deadline_ms: PositiveMs = 30000.0  # when the request does not say
+    max_waiting: Positive = 1000  # questions that wait for their turn to be searched for; one more is refused
     # Where the documents answer a question with a smaller probability, the answer says that they do not. 0: never.
     abstain_threshold: Share = 0.5
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import ParamSpec, TypeVar
 from appliance import __version__
 from appliance.answer.hot import HotAnswers
 from appliance.answer.layout import Layout
+from appliance.answer.pilot import Pilot
 from appliance.answer.pipeline import Answerer
 from appliance.answer.types import Event, Question
 from appliance.answer.versions import Versions
@@ -121,7 +123,9 @@ class Appliance:
                 ],
                 {collection.name: collection.generation for collection in self._store.collections()},
             )
-            self._hot = HotAnswers(self._answer, cache, self._versions.of, self.settings.cache)
+            self._hot = HotAnswers(
+                self._answer, cache, self._versions.of, self.settings.cache, lambda: self._answerer.busy
+            )
             self._ingester = Ingester(
                 self._store, self._embedder, self.settings.documents, self._apply, self._engine.oblivion.incur
             )
@@ -129,8 +133,16 @@ class Appliance:
             spec = self._pack.generator
             # An engine that reuses nothing gains nothing by a layout that depends on what was asked before.
             layout = Layout(by_use=not self.settings.engine.deterministic)
+            cores = len(os.sched_getaffinity(0))
+            pilot = Pilot(2 * cores, self.settings.answer.max_waiting, self.settings.recall.rerank_budget_ms)
             self._answerer = Answerer(
-                self._recall, self._engine, spec.languages, self.settings.answer, quotes=spec.quotes, layout=layout
+                self._recall,
+                self._engine,
+                spec.languages,
+                self.settings.answer,
+                quotes=spec.quotes,
+                layout=layout,
+                pilot=pilot,
             )
             self._closing.push(closing.pop_all())
             self._opened = True

@@ -34,7 +34,16 @@ _AHEAD = 1  # answers that are made in the background at once: they take time fr
 _JITTER = 0.1  # of a lifetime, so that what was made at once does not get old at once
 # What a degraded answer may have lost and still be the answer to keep: all that comes again at the next try. What a
 # busy or broken moment took away is not kept.
-_LASTING = ("effort_fast", "generator_language", "no_room_for_passages", "rerank_partial", "repetition", "unsupported")
+_LASTING = (
+    "effort_fast",
+    "generator_language",
+    "no_reranker",
+    "no_room_for_passages",
+    "query_cut",
+    "rerank_partial",
+    "repetition",
+    "unsupported",
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Event]).decode
@@ -48,6 +57,7 @@ class HotAnswers:
         cache: for answers alone.
         version: what an answer in that collection (None: in none) follows from, beside the question.
         settings: how long an answer is good.
+        busy: while it is, old answers are given at once, and none is made anew that nobody waits for.
     """
 
     def __init__(
@@ -56,8 +66,10 @@ class HotAnswers:
         cache: Cache,
         version: Callable[[str | None], bytes],
         settings: CacheSettings,
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self._make = make
+        self._busy = busy
         self._cache = cache
         self._version = version
         self._settings = settings
@@ -100,15 +112,11 @@ class HotAnswers:
             outcome: CacheOutcome = "hit"
             if age_s >= self._lifetime_s(name):
                 outcome = "stale"
-                if await self._renew(question, name, self._settings.wait_ms / 1000):
+                if not self._busy() and await self._renew(question, name, self._settings.wait_ms / 1000):
                     entry = self._cache.recent(name) or entry
                     renewed = _events(entry)
                     kept, outcome = (renewed, "hit") if renewed is not None else (kept, outcome)
-            elif (
-                age_s >= self._settings.hot_s
-                and self._asked.estimate(name) >= _POPULAR
-                and self._flights.unattended() < _AHEAD
-            ):
+            elif age_s >= self._settings.hot_s and self._is_popular(name):
                 await self._renew(question, name, 0)
             for event in _replayed(kept, question, outcome, (time.perf_counter() - begun) * 1000):
                 yield event
@@ -119,6 +127,11 @@ class HotAnswers:
         async with contextlib.aclosing(_retold(flight.follow(), question, outcome)) as events:
             async for event in events:
                 yield event
+
+    def _is_popular(self, name: bytes) -> bool:
+        """Whether an answer is worth being made anew ahead, now."""
+        idle = not self._busy() and self._flights.unattended() < _AHEAD
+        return idle and self._asked.estimate(name) >= _POPULAR
 
     def _lifetime_s(self, name: bytes) -> float:
         """How long an answer is good: of each a little more or less."""

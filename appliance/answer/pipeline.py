@@ -15,9 +15,11 @@ from msgspec.structs import replace
 
 from appliance.answer import excerpts, prompt
 from appliance.answer.citations import Citer
+from appliance.answer.ladder import Rung
 from appliance.answer.language import speaks
 from appliance.answer.layout import Layout
 from appliance.answer.merge import merged
+from appliance.answer.pilot import Course, Pilot
 from appliance.answer.ports import Generator, Searcher
 from appliance.answer.types import (
     Delta,
@@ -41,6 +43,7 @@ from appliance.telemetry import StageTimes
 MAX_QUESTION_CHARACTERS = 8000
 RETRY = "Retry in a moment."
 PARAGRAPH = "\n\n"
+EXCERPTS_MS = 20.0  # to put quotations together
 
 
 class Answerer:
@@ -54,6 +57,7 @@ class Answerer:
         quotes: the generator is too weak to be believed alone; the best quotation follows each grounded answer.
         settings: budgets and thresholds.
         layout: how passages stand in prompts; by default by what is asked for most.
+        pilot: chooses what each answer may use; by default one with the default settings.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Answerer:
         *,
         quotes: bool = False,
         layout: Layout | None = None,
+        pilot: Pilot | None = None,
     ) -> None:
         self._recall = recall
         self._generator = generator
@@ -72,6 +77,12 @@ class Answerer:
         self._quotes = quotes
         self._settings = settings
         self._layout = layout or Layout()
+        self._pilot = pilot or Pilot()
+
+    @property
+    def busy(self) -> bool:
+        """Whether questions wait for their turn."""
+        return self._pilot.busy
 
     async def ask(self, question: Question) -> AsyncGenerator[Event]:
         """The events of one answer: `Sources` when grounded, `Delta`…, then `Finished`.
@@ -90,7 +101,7 @@ class Answerer:
                 yield event
 
     async def _plain(self, run: _Run) -> AsyncGenerator[Event]:
-        ready = await self._ready(run)
+        ready = await self._ready(run, restarts=True)
         if ready is None:
             raise Unavailable("The generation engine is not running.", remedy=RETRY)
         with run.times.stage("prompt"):
@@ -107,10 +118,6 @@ class Answerer:
         run.memory = self._generator.memory
         found = await self._search(run, asked)
         passages = found.passages
-        run.degraded += found.degraded
-        for name, ms in found.timings_ms.items():
-            if name != "total":
-                run.times.add(name, ms)
         run.grounded = bool(passages) and self._answers(found)
         ready = await self._may_generate(run, asked) if run.grounded else None
         built = await self._build(run, passages, ready) if ready is not None else None
@@ -125,10 +132,13 @@ class Answerer:
         yield Sources(sources=run.sources, degraded=tuple(run.degraded), timings_ms=run.times.as_dict())
         if built is not None:
             citer = Citer([passage.text for passage in built.passages], self._recall.terms)
+            begun_ms = run.times.elapsed_ms()
             try:
-                async with contextlib.aclosing(self._generate(run, built, citer, run.choices[0])) as deltas:
-                    async for delta in deltas:
-                        yield delta
+                with self._pilot.generating() as others:
+                    async with contextlib.aclosing(self._generate(run, built, citer, run.choices[0])) as deltas:
+                        async for delta in deltas:
+                            yield delta
+                self._pilot.learn_generation(others, run.times.elapsed_ms() - begun_ms)
                 if citer.repeats:
                     run.degraded.append("repetition: the answer was ended where it began to repeat itself")
                 if citer.used and self._quotes:
@@ -152,26 +162,47 @@ class Answerer:
         return found.answered is None or found.answered >= self._settings.abstain_threshold
 
     async def _search(self, run: _Run, asked: str) -> SearchResult:
+        """Passages, as good as the time allows."""
         question = run.question
         assert question.collection is not None  # noqa: S101  # the caller's branch
-        request = SearchRequest(
-            query=asked,
-            collection=question.collection,
-            rerank=question.effort == "full",
-            top_k=run.top_k,
-        )
-        return await asyncio.to_thread(self._recall.search, request)
+        generates = question.effort == "full" and speaks(self._languages, asked)
+        best = Rung.FULL
+        if question.effort == "fast" or (generates and self._generator.state not in ("ready", "starting")):
+            best, generates = Rung.EXCERPTS, False  # nobody waits for reranking to see the quotations of a bad hour
+        async with contextlib.AsyncExitStack() as stack:
+            with run.times.stage("queue"):
+                await stack.enter_async_context(self._pilot.turn(run.left_ms))
+            course = self._pilot.course(run.left_ms, best=best, generates=generates)
+            request = SearchRequest(
+                query=asked,
+                collection=question.collection,
+                mode="lexical" if course.rung == Rung.WORDS else "hybrid",
+                rerank=course.rung == Rung.FULL,
+                rerank_budget_ms=course.rerank_ms or None,
+                top_k=run.top_k,
+            )
+            begun_ms = run.times.elapsed_ms()
+            found = await asyncio.to_thread(self._recall.search, request)
+        took_ms = run.times.elapsed_ms() - begun_ms - found.timings_ms.get("rerank", 0.0)
+        self._pilot.learn_recall(course.rung, took_ms)
+        run.course = course
+        run.degraded += [course.reason] if course.reason else []
+        run.degraded += found.degraded
+        for name, ms in found.timings_ms.items():
+            if name != "total":
+                run.times.add(name, ms)
+        return found
 
-    async def _ready(self, run: _Run) -> Ready | None:
+    async def _ready(self, run: _Run, *, restarts: bool) -> Ready | None:
         """What the engine says of its model, while it takes requests.
 
         One that starts is waited for, but no longer than half of what is left: excerpts must be in time as well.
+        `restarts`: so is one that starts again.
         """
-        if self._generator.state in ("starting", "restarting"):
-            left_ms = run.deadline_ms - run.times.elapsed_ms()
+        if self._generator.state == "starting" or (restarts and self._generator.state == "restarting"):
             with run.times.stage("queue"):
                 try:
-                    await self._generator.wait_ready(max(0.0, left_ms) / 2000)
+                    await self._generator.wait_ready(max(0.0, run.left_ms) / 2000)
                 except Unavailable as error:
                     run.engine_fault = error.message
         return self._generator.ready if self._generator.state == "ready" else None
@@ -183,8 +214,12 @@ class Answerer:
         elif not speaks(self._languages, asked):
             spoken = ", ".join(self._languages)
             run.degraded.append(f"generator_language: the model writes {spoken} only; excerpts instead")
+        elif run.course.reason and run.course.rung >= Rung.EXCERPTS:
+            pass  # it says why
+        elif late := self._pilot.too_late_to_generate(run.left_ms):
+            run.degraded.append(late)
         else:
-            ready = await self._ready(run)
+            ready = await self._ready(run, restarts=False)
             if ready is None:
                 run.degraded.append(
                     f"engine_unavailable: excerpts instead of a generated answer. {run.engine_fault}".rstrip()
@@ -223,7 +258,8 @@ class Answerer:
             # A weak model's second paragraph is never about the question.
             stop=(*question.stop, PARAGRAPH) if citer and self._quotes else question.stop,
             priority=question.priority,
-            deadline_ms=max(1.0, run.deadline_ms - run.times.elapsed_ms()),
+            # Before its first word an answer may become quotations, and they must be in time.
+            deadline_ms=max(1.0, run.left_ms - (EXCERPTS_MS if citer else 0.0)),
             label=question.label,
             constraint=question.constraint,
             pinned=built.pinned,
@@ -281,10 +317,16 @@ class _Run:
         self.degraded: list[str] = []
         self.sources: tuple[Source, ...] = ()
         self.grounded = False
+        self.course = Course(Rung.FULL, 0.0, "")
         self.report = PromptReport(kept={})
         self.engine_fault = ""  # why it was waited for in vain
         self.memory: int | None = None  # the generator's, before documents were searched
         self.choices = [_Choice(index) for index in range(question.n)]
+
+    @property
+    def left_ms(self) -> float:
+        """Milliseconds until its deadline."""
+        return self.deadline_ms - self.times.elapsed_ms()
 
     @property
     def started(self) -> bool:

@@ -208,6 +208,18 @@ async def test_at_most_one_answer_is_renewed_ahead_at_a_time(bed: Bed, clock: Cl
     bed.answers.gate.set()
 
 
+async def test_while_it_is_busy_old_answers_are_given_at_once_and_nothing_is_made_anew(bed: Bed, clock: Clock):
+    for _ in range(4):
+        await read(bed)
+    bed.hot._busy = lambda: True
+    for seconds, outcome in ((100, "hit"), (1000, "stale")):
+        clock.now += seconds
+        assert told(await read(bed)) == ("Answer 1 [1].", outcome)
+    assert bed.answers.made == 1
+    bed.hot._busy = lambda: False
+    assert told(await read(bed)) == ("Answer 2 [1].", "hit")
+
+
 async def test_when_the_clock_was_set_back_an_answer_counts_as_old(bed: Bed, clock: Clock):
     await read(bed)
     clock.now -= 86400
