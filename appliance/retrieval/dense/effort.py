@@ -5,7 +5,7 @@ Must not know which graph it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ _RESCORED = (1.0, 1.5, 2.0, 4.0)  # times k; and then all candidates
 _QUESTIONS = 256
 _DRIFT = 0.5  # how far questions lie from passages, as a share of how far passages lie from their mean
 _DRIFTERS = 64  # passages of which the way is mixed
+_AT_ONCE = 32  # questions: so much work is done between two looks at whether it is still wanted
 _BLOCK = 16_384
 
 
@@ -49,12 +50,13 @@ def effort_for(efforts: Efforts, target: float, k: int) -> tuple[int, int] | Non
     return _up(low.ef + share * (high.ef - low.ef)), _up(low.rescored + share * (high.rescored - low.rescored))
 
 
-def measure(rows: Halves, walk: Callable[[Floats, int], Rows]) -> Efforts:
+def measure(rows: Halves, walk_all: Callable[[Floats, int], Rows]) -> Efforts:
     """Find the least effort for every target and depth, against the exact answers to made questions.
 
     Args:
         rows: all vectors `(n, dim)` of the graph.
-        walk: the graph's own search: places of the nearest `ef` to a vector, best first.
+        walk_all: the graph's own search: places `(q, ef)` of the nearest to each of `(q, dim)` vectors, best first,
+            -1 where it found fewer. Given few at a time.
 
     The mean recall less its standard error must reach the target. What is not reached is left out.
     """
@@ -67,9 +69,10 @@ def measure(rows: Halves, walk: Callable[[Floats, int], Rows]) -> Efforts:
     for ef in _LADDER:
         if ef >= len(rows) or not any(missing.values()):
             break
-        found = [walk(question, ef) for question in questions]
+        slices = range(0, len(questions), _AT_ONCE)
+        found = np.concatenate([walk_all(questions[begin : begin + _AT_ONCE], ef) for begin in slices])
         for depth in (depth for depth in DEPTHS if missing[depth] and ef >= depth):
-            reached = _recalls(found, exact[:, :depth], ef)
+            reached = _recalls(found, exact[:, :depth])
             for rescored in sorted({min(ef, int(depth * share)) for share in _RESCORED} | {ef}):
                 recalls = reached[:, rescored - 1]
                 sure = float(recalls.mean() - recalls.std() / np.sqrt(len(recalls)))
@@ -79,17 +82,13 @@ def measure(rows: Halves, walk: Callable[[Floats, int], Rows]) -> Efforts:
     return tuple(efforts)
 
 
-def _recalls(found: Sequence[Rows], exact: Rows, ef: int) -> Floats:
+def _recalls(found: Rows, exact: Rows) -> Floats:
     """Recall `(q, ef)` when the first 1, 2, ... `ef` candidates are scored exactly.
 
     What is among the nearest is among the best of those that are scored, so that nothing need be scored here.
     """
-    recalls = np.empty((len(found), ef), np.float32)
-    for place, candidates in enumerate(found):
-        hits = np.zeros(ef, np.float32)
-        hits[: len(candidates)] = np.isin(candidates, exact[place])
-        recalls[place] = np.cumsum(hits) / exact.shape[1]
-    return recalls
+    hits = np.stack([np.isin(some, nearest) for some, nearest in zip(found, exact, strict=True)])
+    return np.cumsum(hits, axis=1, dtype=np.float32) / np.float32(exact.shape[1])
 
 
 def _questions(rows: Halves) -> Floats:

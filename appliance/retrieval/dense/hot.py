@@ -122,7 +122,9 @@ class Hot:
     def walk(self, vector: Floats, ef: int) -> Rows:
         """See `Part`. The library keeps at least 64 candidates."""
         assert self.graph is not None  # noqa: S101 - walked is 0 without one
-        return _walk(self.graph, vector, ef)
+        rows = _walk(self.graph, vector[None, :], ef)[0]
+        found: Rows = rows[rows >= 0]
+        return found
 
     def graph_over(self, wanted: Callable[[], bool]) -> tuple[hnswlib.Index, Efforts] | None:
         """A graph over all rows, from a copy of the one there is; None when it is not wanted any more. Slow."""
@@ -133,15 +135,15 @@ class Hot:
             end = min(begin + _SLICE, self.count)
             rows = self.vectors[begin:end].astype(np.float32)
             graph.add_items(rows, np.arange(begin, end), num_threads=1)
-        return graph, measure(self.vectors, lambda vector, ef: _walk(graph, vector, ef))
+        return graph, measure(self.vectors, lambda vectors, ef: _walk(graph, vectors, ef))
 
 
-def _walk(graph: hnswlib.Index, vector: Floats, ef: int) -> Rows:
+def _walk(graph: hnswlib.Index, vectors: Floats, ef: int) -> Rows:
     try:
-        labels, _ = graph.knn_query(vector[None, :], k=ef, num_threads=1)
-    except RuntimeError:  # it reached fewer
-        return np.empty(0, np.int64)
-    return np.asarray(labels[0], np.int64)
+        labels, _ = graph.knn_query(vectors, k=ef, num_threads=1)
+    except RuntimeError:  # it reached fewer for one of them
+        return np.full((len(vectors), ef), -1)
+    return np.asarray(labels, np.int64)
 
 
 def _new(dim: int, capacity: int) -> hnswlib.Index:

@@ -141,6 +141,8 @@ def write_segment(
         Cancelled: it was not wanted any more.
         OSError: the disk is full or not writable.
     """
+    from usearch.index import BatchMatches
+
     name = files.new_name("segment")
     beside = parent / f"{name}.tmp"
     beside.mkdir()
@@ -160,17 +162,21 @@ def write_segment(
             graph.add(np.arange(begin, begin + len(block)), encode(block), threads=threads)
         graph.save(str(beside / "graph"))
 
-        def walk(vector: Floats, ef: int) -> Rows:
+        def walk_all(questions: Floats, ef: int) -> Rows:
             if not wanted():
                 raise Cancelled
-            return graph.search(encode(vector), ef, threads=1).keys.astype(np.int64)
+            found = graph.search(encode(questions), ef, threads=1)
+            assert isinstance(found, BatchMatches)  # noqa: S101 - there are several questions
+            rows = found.keys.astype(np.int64)
+            rows[np.arange(ef) >= found.counts[:, None]] = -1
+            return rows
 
         header = Header(
             FORMAT,
             dim,
             len(ids),
             quantizer,
-            measure(vectors, walk),
+            measure(vectors, walk_all),
             files.refer_synced(beside / "graph"),
             files.refer_synced(beside / "vectors"),
             files.write_synced(beside / "ids", np.ascontiguousarray(ids).data.cast("B")),

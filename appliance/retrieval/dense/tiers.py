@@ -56,9 +56,6 @@ class Tiers:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __contains__(self, collection: str) -> bool:
-        return collection in self._tiers
-
     def get(self, collection: str) -> TieredVectors | None:
         """The vectors of a collection; None when it has none."""
         return self._tiers.get(collection)
@@ -130,10 +127,6 @@ class Tiers:
     def names(self) -> list[str]:
         """Collections that have a tier."""
         return sorted(self._tiers)
-
-    def idle(self) -> bool:
-        """Whether nothing is left to do on the side."""
-        return not self._due.is_set()
 
     def _opened(self, collection: str) -> TieredVectors:
         return TieredVectors(

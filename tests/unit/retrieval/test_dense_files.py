@@ -277,7 +277,7 @@ def test_closing_does_not_wait_for_a_segment_that_is_being_built(
     def slow(rows: Any, walk: Callable[[Any, int], Any]) -> Any:
         begun.set()
         go_on.wait()
-        walk(unit(1)[0], 10)
+        walk(unit(1), 10)
         return measure(rows, walk)
 
     monkeypatch.setattr("appliance.retrieval.dense.segment.measure", slow)
