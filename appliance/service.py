@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from appliance import __version__
@@ -28,9 +29,11 @@ from appliance.errors import NotFound, NothingIngested
 from appliance.http.ports import DEFAULT_COLLECTION, ComponentState, ModelInfo
 from appliance.inference.embedder import OnnxEmbedder
 from appliance.inference.protocols import RerankScores
+from appliance.inference.remembered import RememberedQueries
 from appliance.inference.reranker import OnnxReranker
 from appliance.packs import PackStore, ResolvedPack, load_manifest
 from appliance.packs.files import require_intact
+from appliance.retrieval.remembered import RememberedRecall
 from appliance.retrieval.search import Recall
 from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.db import Store
@@ -99,20 +102,20 @@ class Appliance:
                 closing.callback(self._reranker.close)
             mix = self._pack.reranker.mix if self._pack.reranker else None
             self._recall = Recall(
-                self._store, data / "index", self._embedder, self._reranker, self.settings.recall, mix
+                self._store,
+                data / "index",
+                RememberedQueries(self._embedder),
+                self._reranker,
+                self.settings.recall,
+                mix,
             )
             self._recall.open()
             closing.callback(self._recall.close)
-            cache = Cache(
-                data / "cache" / "answers",
-                memory_bytes=self.settings.cache.memory_bytes,
-                disk_bytes=self.settings.cache.disk_bytes,
-                keep_s=self.settings.cache.keep_s,
-                wait_s=self.settings.cache.disk_wait_ms / 1000,
-            )
-            closing.callback(cache.close)
-            cache.warm_up()
-            self._caches = {"answers": cache}
+            # Passages are found again from the index in milliseconds after a restart; answers are not.
+            self._caches = {"answers": self._cache(data / "cache" / "answers"), "passages": self._cache(None)}
+            for cache in self._caches.values():
+                closing.callback(cache.close)
+                cache.warm_up()
             self._versions = Versions(
                 [
                     self._store.identity(),
@@ -123,8 +126,13 @@ class Appliance:
                 ],
                 {collection.name: collection.generation for collection in self._store.collections()},
             )
+            self._remembered = RememberedRecall(self._recall, self._caches["passages"], self._versions.of)
             self._hot = HotAnswers(
-                self._answer, cache, self._versions.of, self.settings.cache, lambda: self._answerer.busy
+                self._answer,
+                self._caches["answers"],
+                self._versions.of,
+                self.settings.cache,
+                lambda: self._answerer.busy,
             )
             self._ingester = Ingester(
                 self._store, self._embedder, self.settings.documents, self._apply, self._engine.oblivion.incur
@@ -136,7 +144,7 @@ class Appliance:
             cores = len(os.sched_getaffinity(0))
             pilot = Pilot(2 * cores, self.settings.answer.max_waiting, self.settings.recall.rerank_budget_ms)
             self._answerer = Answerer(
-                self._recall,
+                self._remembered,
                 self._engine,
                 spec.languages,
                 self.settings.answer,
@@ -146,6 +154,16 @@ class Appliance:
             )
             self._closing.push(closing.pop_all())
             self._opened = True
+
+    def _cache(self, folder: Path | None) -> Cache:
+        settings = self.settings.cache
+        return Cache(
+            folder,
+            memory_bytes=settings.memory_bytes,
+            disk_bytes=settings.disk_bytes,
+            keep_s=settings.keep_s,
+            wait_s=settings.disk_wait_ms / 1000,
+        )
 
     def load_models(self) -> None:
         """Verify and load the encoders now, side by side. Blocking.
@@ -212,12 +230,13 @@ class Appliance:
         """Make a committed change known to all that was made from the documents before."""
         self._recall.apply(change)
         self._versions.changed(change.collection, change.generation)
-        self._hot.changed(change.collection)
+        for cache in self._caches.values():
+            cache.forget(change.collection)
 
     async def search(self, request: SearchRequest) -> SearchResult:
         """Passages, best first. Raises `NotFound` for a missing collection."""
         await asyncio.to_thread(self._require_documents, request.collection)
-        return await asyncio.to_thread(self._recall.search, request)
+        return await asyncio.to_thread(self._remembered.search, request)
 
     async def rerank(self, query: str, texts: Sequence[str], budget_ms: float | None) -> RerankScores:
         """Score texts for a query, in the order given. Raises `NotFound` where the pack has no reranker."""

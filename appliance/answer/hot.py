@@ -50,7 +50,7 @@ _decode = msgspec.msgpack.Decoder(list[Event]).decode
 
 
 class HotAnswers:
-    """Answers, from the cache where that has them. For one event loop; `changed` for any thread.
+    """Answers, from the cache where that has them. For one event loop.
 
     Args:
         make: makes what is not there; see `pipeline.Answerer.ask`.
@@ -81,10 +81,6 @@ class HotAnswers:
         async with contextlib.aclosing(self._way(question)) as events:
             async for event in events:
                 yield event
-
-    def changed(self, collection: str) -> None:
-        """Delete all answers of a collection. Raises `Unavailable` when the disk does not."""
-        self._cache.forget(collection)
 
     async def close(self) -> None:
         """End what is being made."""

@@ -294,7 +294,7 @@ async def test_after_a_change_nothing_of_the_collection_is_left_not_even_what_wa
     bed.answers.gate.clear()
     making = asyncio.create_task(read(bed, question("Third?")))
     await until(lambda: bed.answers.made == 3)
-    bed.hot.changed("c")
+    bed.cache.forget("c")
     bed.answers.gate.set()
     await making
     assert told(await read(bed, other))[1] == "hit"
