@@ -1,6 +1,8 @@
 """Owns the sides that are faiss: a graph over scalar-quantized vectors, and inverted lists over two codes.
 
 Must not know how they are measured.
+
+faiss needs a process for itself: with usearch's libraries loaded, `index_factory` crashes.
 """
 
 from __future__ import annotations
@@ -122,7 +124,7 @@ SIDES = {
     "faiss-ivf-sq8": _inverted("faiss IVF-SQ8", "SQ8", ""),
     "faiss-ivf-pq": _inverted(
         "faiss IVF-PQ",
-        f"PQ{_SUBVECTORS},{_REFINED}",
+        f"PQ{_SUBVECTORS}np,{_REFINED}",  # np: without polysemous codes, which take minutes to train and are not used
         f", {_SUBVECTORS} bytes a vector, {_RESCORED} × k rescored in float16",
     ),
 }

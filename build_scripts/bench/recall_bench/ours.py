@@ -63,7 +63,7 @@ class Ours:
 
 def dense_version() -> str:
     """Changes with the code that writes the files of vectors."""
-    return f"{_digest(Path(dense.__path__[0]))}-usearch-{version('usearch')}-usearch-{version('usearch')}"
+    return f"{_digest(Path(dense.__path__[0]))}-usearch-{version('usearch')}"
 
 
 def recall_version() -> str:
@@ -83,7 +83,7 @@ SIDES = {
     "ours": SideSpec(
         title="ours",
         make=Ours,
-        modules=("hnswlib", "usearch.index", "numkong"),
+        modules=("usearch.index", "numkong"),
         version=lambda: f"ours-{dense_version()}",
         parameters="defaults",
         effort_name="recall target",

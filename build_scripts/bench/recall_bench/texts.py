@@ -5,6 +5,8 @@ Must not know vectors, stores or time.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,6 +14,7 @@ from appliance.retrieval.analyzer import STOP_WORDS
 
 _SEED = 20261201
 _WORDS = 200_000
+_LONGEST = 4  # syllables of a word
 _EXPONENT = 1.07
 _LENGTHS = (60, 100)  # words of a passage
 _ASKED = (4, 10)  # words of a question, out of one passage
@@ -23,8 +26,10 @@ class ZipfTexts:
 
     def __init__(self) -> None:
         rng = np.random.default_rng(_SEED)
-        made = ("".join(rng.choice(_SYLLABLES, size)) for size in rng.integers(2, 5, 2 * _WORDS))
-        self._words = np.array(list(dict.fromkeys([*sorted(STOP_WORDS), *made]))[:_WORDS])
+        syllables = np.array(_SYLLABLES)[rng.integers(0, len(_SYLLABLES), (2 * _WORDS, _LONGEST))]
+        syllables[np.arange(_LONGEST) >= rng.integers(2, _LONGEST + 1, 2 * _WORDS)[:, None]] = ""
+        made = functools.reduce(np.strings.add, syllables.T)
+        self._words = np.array(list(dict.fromkeys([*sorted(STOP_WORDS), *made.tolist()]))[:_WORDS])
         weights = np.arange(1, len(self._words) + 1) ** -_EXPONENT
         self._cumulative = np.cumsum(weights / weights.sum())
 

@@ -86,13 +86,14 @@ def search(task: SearchWhole) -> SearchedWhole:
     stages: dict[str, list[float]] = {}
     with _recall(Path(task.folder), data) as (_, recall, questions):
         opened = time.perf_counter() - begin
-        for number, question in enumerate([*questions[-_WARM_UP:], *questions[: task.questions]]):
+        warm = questions[-_WARM_UP:]
+        for number, question in enumerate([*warm, *questions[: task.questions]]):
             for mode in _MODES:
                 request = SearchRequest(question, _COLLECTION, mode, rerank=False, top_k=_FOUND)
                 asked = time.perf_counter()
                 result = recall.search(request)
                 took = (time.perf_counter() - asked) * 1000
-                if number >= _WARM_UP:
+                if number >= len(warm):
                     times[mode].append(took)
                     for stage, ms in result.timings_ms.items() if mode == "hybrid" else ():
                         stages.setdefault(stage, []).append(ms)
@@ -163,20 +164,16 @@ class Writer:
 
     def _run(self, faults: list[BaseException]) -> None:
         try:
-            begin = time.perf_counter()
-            added = deleted = 0
+            begin = time.perf_counter() - self._spent_s
             while True:
-                next_add = added / self._pace.adds_per_s
-                # A little later than the first adds, so that there is something to delete.
-                next_delete = (deleted + 2 * _PASSAGES_A_WRITE) / self._pace.deletes_per_s
+                next_add = self._added / self._pace.adds_per_s
+                next_delete = (self._deleted + _PASSAGES_A_WRITE) / self._pace.deletes_per_s
                 if self._stop.wait(max(0.0, begin + min(next_add, next_delete) - time.perf_counter())):
                     return
                 if next_add <= next_delete:
                     self._add()
-                    added += _PASSAGES_A_WRITE
                 else:
                     self._delete()
-                    deleted += _PASSAGES_A_WRITE
         except BaseException as error:  # told by the thread that waits
             faults.append(error)
 
