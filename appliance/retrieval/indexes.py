@@ -191,7 +191,7 @@ class Indexes:
     def _add_lexical(self, ids: Sequence[int]) -> None:
         for begin in range(0, len(ids), _CHUNKS_AT_ONCE):
             chunks = self._store.chunks(ids[begin : begin + _CHUNKS_AT_ONCE])
-            self._lexical.add(LexicalText(one.id, one.collection, lexical_text(one)) for one in chunks)
+            self._lexical.add(LexicalText(one.id, one.collection, lexical_text(one), one.document_id) for one in chunks)
 
 
 def lexical_text(chunk: Chunk) -> str:

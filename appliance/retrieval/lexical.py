@@ -2,6 +2,10 @@
 
 Must not know where chunks come from: it is given ids, collections and texts, and the generation they reflect.
 
+A term stands in the index with its collection's key before it, so that a search touches the postings of its own
+collection alone, and a term is as rare as it is there. As a clause of its own, the collection keeps the engine from
+skipping: 5.0 instead of 2.0 ms for five terms over 100,000 passages. A filter over documents is a set of terms.
+
 The engine's BM25 has k1 = 1.2 and b = 0.75 built in. k1 = 1.5 was tried: nDCG@10 differs by -0.005 to +0.004
 on five sets, without a direction, so the scores are left as they are.
 
@@ -14,6 +18,7 @@ The generation is a document of its own inside the index, so that it changes in 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import shutil
 import threading
@@ -23,6 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from appliance.errors import Unavailable
 from appliance.retrieval.analyzer import VERSION, Analyzer
@@ -33,6 +40,9 @@ if TYPE_CHECKING:
 _WRITER_HEAP_BYTES = 32 << 20
 _TERMS = "whitespace_terms"
 _FOOTER_MAGIC = 1337
+_FORMAT = 2  # grows when what is indexed of a chunk changes beside its terms
+
+Ids = npt.NDArray[np.int64]
 
 
 class IndexDamaged(Exception):
@@ -45,6 +55,7 @@ class LexicalText(msgspec.Struct, frozen=True):
     chunk_id: int
     collection: str
     text: str
+    document_id: int = 0
 
 
 class LexicalHit(msgspec.Struct, frozen=True):
@@ -73,7 +84,7 @@ class LexicalIndex:
         """`label` names the store: an index of another one is not opened."""
         self._folder = folder
         self._analyzer = analyzer
-        self._marker = f"generation of {label} by analyzer {VERSION}"
+        self._marker = f"generation of {label} by analyzer {VERSION}, format {_FORMAT}"
         self._lock = threading.Lock()
         self._index: tantivy.Index | None = None
         self._writer: tantivy.IndexWriter | None = None
@@ -119,8 +130,9 @@ class LexicalIndex:
         for text in texts:
             document = tantivy.Document()
             document.add_integer("chunk_id", text.chunk_id)
-            document.add_text("collection", text.collection)
-            document.add_text("body", " ".join(self._analyzer.terms(text.text)))
+            document.add_integer("document_id", text.document_id)
+            key = _key(text.collection)
+            document.add_text("body", " ".join(key + term for term in self._analyzer.terms(text.text)))
             writer.add_document(document)
 
     def remove(self, chunk_ids: Iterable[int]) -> None:
@@ -143,37 +155,46 @@ class LexicalIndex:
             writer.commit()
             self._open_index().reload()
 
-    def search(self, query: str, collection: str, limit: int) -> list[LexicalHit]:
-        """The best `limit` chunks of `collection`, best first, ties by id; none if `query` has no term."""
+    def search(self, query: str, collection: str, limit: int, documents: Ids | None = None) -> list[LexicalHit]:
+        """The best `limit` chunks of `collection`, best first, ties by id; none if `query` has no term.
+
+        Args:
+            query: as it was asked.
+            collection: its name.
+            limit: how many.
+            documents: only chunks of these documents `(n,)`; the engine passes over all others.
+        """
         import tantivy
 
         terms = self._analyzer.query_terms(query)
         if not terms:
             return []
-        index = self._open_index()
-        term, boost = tantivy.Query.term_query, tantivy.Query.boost_query
-        weighed = [boost(term(index.schema, "body", text, "freq"), weight) for text, weight in terms.items()]
-        should = [(tantivy.Occur.Should, query_term) for query_term in weighed]
-        inside = tantivy.Query.const_score_query(term(index.schema, "collection", collection, "basic"), 0.0)
-        both = [(tantivy.Occur.Must, inside), (tantivy.Occur.Must, tantivy.Query.boolean_query(should))]
-        searcher = index.searcher()
-        found = searcher.search(tantivy.Query.boolean_query(both), limit, count=False).hits
-        ids = searcher.fast_field_values("chunk_id", [address for _, address in found])
-        hits = [LexicalHit(int(i or 0), float(score)) for (score, _), i in zip(found, ids, strict=True)]
-        return sorted(hits, key=lambda hit: (-hit.score, hit.chunk_id))
+        index, key = self._open_index(), _key(collection)
+        term, boost, occur = tantivy.Query.term_query, tantivy.Query.boost_query, tantivy.Occur
+        wanted = tantivy.Query.boolean_query(
+            [
+                (occur.Should, boost(term(index.schema, "body", key + text, "freq"), weight))
+                for text, weight in terms.items()
+            ]
+        )
+        if documents is not None:
+            inside = tantivy.Query.term_set_query(index.schema, "document_id", documents.tolist())
+            silent = tantivy.Query.const_score_query(inside, 0.0)
+            wanted = tantivy.Query.boolean_query([(occur.Must, wanted), (occur.Must, silent)])
+        return _best(index.searcher(), wanted, limit)
 
-    def mass(self, query: str) -> float:
+    def mass(self, query: str, collection: str) -> float:
         """The BM25 score of a passage of average length with each term of `query` in it once.
 
         Scores over this say how much of a question was found, and so mean the same from question to question. A
         term that no chunk has weighs most. 0 if `query` has no term.
         """
-        searcher = self._open_index().searcher()
+        searcher, key = self._open_index().searcher(), _key(collection)
         total = searcher.num_docs
         return sum(
             weight * math.log1p((total - found + 0.5) / (found + 0.5))
             for text, weight in self._analyzer.query_terms(query).items()
-            for found in [min(total, searcher.doc_freq("body", text))]
+            for found in [min(total, searcher.doc_freq("body", key + text))]
         )
 
     def chunk_ids(self) -> list[int]:
@@ -193,7 +214,7 @@ class LexicalIndex:
         builder = tantivy.SchemaBuilder()
         # Not unsigned: the binding deletes by term from an integer field only, and says nothing otherwise.
         builder.add_integer_field("chunk_id", indexed=True, fast=True)
-        builder.add_text_field("collection", tokenizer_name="raw", index_option="basic")
+        builder.add_integer_field("document_id", indexed=True)
         builder.add_text_field("body", tokenizer_name=_TERMS, index_option="freq")
         builder.add_text_field("marker", tokenizer_name="raw", index_option="basic")
         builder.add_integer_field("generation", fast=True)
@@ -227,6 +248,24 @@ class LexicalIndex:
         if self._writer is None:
             raise Unavailable("The search index is not open.")
         return self._writer
+
+
+def _key(collection: str) -> str:
+    """What stands before each term of a collection: short, and without white space."""
+    return hashlib.blake2b(collection.encode("utf-8", "replace"), digest_size=5).hexdigest()
+
+
+def _best(searcher: tantivy.Searcher, query: tantivy.Query, limit: int) -> list[LexicalHit]:
+    """The best `limit`; where the last of them has equals, the lowest ids of these, however the segments lie."""
+    wanted = limit + 1
+    while True:
+        found = searcher.search(query, wanted, count=False).hits
+        if len(found) < wanted or found[-1][0] != found[limit - 1][0]:
+            break
+        wanted *= 4
+    ids = searcher.fast_field_values("chunk_id", [address for _, address in found])
+    hits = [LexicalHit(int(i or 0), float(score)) for (score, _), i in zip(found, ids, strict=True)]
+    return sorted(hits, key=lambda hit: (-hit.score, hit.chunk_id))[:limit]
 
 
 def _verify_files(folder: Path) -> None:

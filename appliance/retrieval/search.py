@@ -2,16 +2,18 @@
 
 Must not know HTTP, prompts or generation.
 
-    lexical 200 ∥ (embed, dense 200) ─▶ union, exact cosines ─▶ fuse ─▶ 50 ─▶ cross-encoder ─▶ mix ─▶ top k
+    filters ─▶ documents ─▶ lexical 200 ∥ (embed, dense 200) ─▶ union, exact cosines ─▶ fuse ─▶ without repetitions
+    ─▶ 50 ─▶ cross-encoder ─▶ mix ─▶ top k
 """
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -21,11 +23,13 @@ from appliance.config import RecallSettings
 from appliance.errors import BadRequest, EmbedderChanged, Unavailable
 from appliance.inference.protocols import Embedder, Reranker, RerankScores
 from appliance.retrieval import abstain, fuse
-from appliance.retrieval.dense.types import DenseTier, Hits
+from appliance.retrieval.dense.types import DEFAULT_TARGET, Asked, DenseTier, Hits
 from appliance.retrieval.indexes import EXACT_LIMIT, ChunkStore, Indexes, passage_text
 from appliance.retrieval.lexical import LexicalHit
-from appliance.retrieval.types import Mode, Passage, Scores, SearchRequest, SearchResult
-from appliance.store.records import Change, Chunk
+from appliance.retrieval.repeats import Repeats
+from appliance.retrieval.types import Duplicate, Explained, Mode, Passage, Scores, SearchRequest, SearchResult
+from appliance.store.attributes import Filter
+from appliance.store.records import Change, Chunk, RecallTarget
 from appliance.telemetry import StageTimes, span
 
 Ids = npt.NDArray[np.int64]
@@ -33,6 +37,26 @@ Floats = npt.NDArray[np.float64]
 MAX_QUERY_CHARACTERS = 20_000
 _PREFIX_TOKENS = 8  # room for what the embedder puts around a question
 _THREADS = 4  # searches whose lexical half may run beside their dense half
+
+
+class SearchStore(ChunkStore, Protocol):
+    """What searches need of the store, beside what the indexes need."""
+
+    def matching(self, collection: str, wanted: Filter) -> Ids: ...
+    def chunk_ids_in(self, document_ids: Ids) -> Ids: ...
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """Where a search looks, and how closely."""
+
+    target: RecallTarget
+    documents: Ids | None = None  # those that the filters let through; None: all of the collection
+    chunks: Ids | None = None  # theirs, ascending; known where vectors are searched
+
+    @property
+    def share(self) -> float:
+        """The target as the vectors take it."""
+        return 1.0 if self.target == "exact" else self.target
 
 
 class Candidates(msgspec.Struct, frozen=True):
@@ -56,6 +80,7 @@ class Found(msgspec.Struct, frozen=True):
     first: float
     score: float
     fused: float | None
+    duplicates: tuple[Duplicate, ...] = ()
 
 
 class Recall:
@@ -63,7 +88,7 @@ class Recall:
 
     def __init__(
         self,
-        store: ChunkStore,
+        store: SearchStore,
         index_dir: Path,
         embedder: Embedder,
         reranker: Reranker | None,
@@ -133,30 +158,60 @@ class Recall:
         times = StageTimes()
         degraded: list[str] = []
         with span("recall", mode=request.mode, rerank=request.rerank):
-            if self._store.collection(request.collection).chunks == 0:
-                return SearchResult((), times.as_dict())
+            collection = self._store.collection(request.collection)
+            request = msgspec.structs.replace(request, collection=collection.name)
+            with times.stage("filter") if request.filters is not None else contextlib.nullcontext():
+                scope = self._scope(request, collection.recall)
+            if collection.chunks == 0 or (scope.documents is not None and not len(scope.documents)):
+                return SearchResult((), times.as_dict(), explained=self._explain(request, scope, [], None))
             dense = request.mode != "lexical"
             if dense and self._embedder.count_tokens([query])[0] > self._embedder.max_tokens - _PREFIX_TOKENS:
                 degraded.append("query_cut: the embedder read the beginning of the question only")
             if request.rerank and self._reranker is None:
-                degraded.append("rerank_skipped: the model pack has no reranker")
+                degraded.append("no_reranker: the model pack has none")
             reranker = self._reranker if request.rerank else None
-            candidates = self._recall(request, reranker is not None, times)
+            notes: list[Asked] = []
+            candidates = self._recall(request, scope, reranker is not None, times, notes)
             wanted = self._settings.fused_candidates if reranker else request.top_k
-            found = self._resolve(candidates, max(wanted, request.top_k), request.collection)
+            found = self._resolve(candidates, max(wanted, request.top_k), request)
             passages = [_passage(one, one.score, None) for one in found]
             logits = np.empty(0)
             if reranker and found:
                 passages, logits = self._rerank(reranker, request, found, times, degraded)
             answered = self._answered(candidates, logits)
-            return SearchResult(tuple(passages[: request.top_k]), times.as_dict(), tuple(degraded), answered)
+            explained = self._explain(request, scope, notes, candidates)
+            return SearchResult(tuple(passages[: request.top_k]), times.as_dict(), tuple(degraded), answered, explained)
 
-    def _recall(self, request: SearchRequest, rerank: bool, times: StageTimes) -> Candidates:
+    def _scope(self, request: SearchRequest, default: RecallTarget | None) -> Scope:
+        """What the request or its collection says; the store turns filters into documents."""
+        target = request.recall or default or DEFAULT_TARGET
+        if request.filters is None:
+            return Scope(target)
+        documents = self._store.matching(request.collection, request.filters)
+        return Scope(target, documents, None if request.mode == "lexical" else self._store.chunk_ids_in(documents))
+
+    def _explain(
+        self, request: SearchRequest, scope: Scope, notes: Sequence[Asked], candidates: Candidates | None
+    ) -> Explained | None:
+        if not request.explain:
+            return None
+        return Explained(
+            recall=scope.target,
+            terms=self._indexes.analyzer.query_terms(request.query),
+            lexical=0 if candidates is None else int(np.isfinite(candidates.bm25).sum()),
+            dense=tuple(notes),
+            candidates=0 if candidates is None else len(candidates.ids),
+            documents=None if scope.documents is None else len(scope.documents),
+        )
+
+    def _recall(
+        self, request: SearchRequest, scope: Scope, rerank: bool, times: StageTimes, notes: list[Asked]
+    ) -> Candidates:
         """The candidates of the mode; their cosines too where something will use them."""
         mode, settings = request.mode, self._settings
         lexical: Future[tuple[list[LexicalHit], float]] | None = None
         if mode != "dense":
-            lexical = self._pool.submit(contextvars.copy_context().run, self._lexical, request, times)
+            lexical = self._pool.submit(contextvars.copy_context().run, self._lexical, request, scope, times)
         vector: npt.NDArray[np.float32] | None = None
         tier = self._tier(request)
         hits: Hits | None = None
@@ -165,17 +220,23 @@ class Recall:
                 vector = self._embedder.embed_queries([request.query])[0]
         if mode in ("hybrid", "dense") and vector is not None and tier is not None:
             with times.stage("recall_dense"):
-                hits = tier.search(vector, settings.dense_candidates)
+                hits = tier.search(
+                    vector,
+                    settings.dense_candidates,
+                    target=scope.share,
+                    within=scope.chunks,
+                    notes=notes if request.explain else None,
+                )
         words, mass = lexical.result() if lexical else ([], 0.0)
         bm25 = {hit.chunk_id: hit.score for hit in words}
         with times.stage("fuse"):
             return self._fuse(mode, bm25, mass, hits, tier, vector)
 
-    def _lexical(self, request: SearchRequest, times: StageTimes) -> tuple[list[LexicalHit], float]:
-        index = self._indexes.lexical
+    def _lexical(self, request: SearchRequest, scope: Scope, times: StageTimes) -> tuple[list[LexicalHit], float]:
+        index, limit = self._indexes.lexical, self._settings.lexical_candidates
         with times.stage("recall_lexical"):
-            hits = index.search(request.query, request.collection, self._settings.lexical_candidates)
-            return hits, index.mass(request.query)
+            hits = index.search(request.query, request.collection, limit, scope.documents)
+            return hits, index.mass(request.query, request.collection)
 
     def _tier(self, request: SearchRequest) -> DenseTier | None:
         if request.mode != "lexical" and self._store.embedder() != self._embedder.fingerprint:
@@ -215,33 +276,30 @@ class Recall:
         seen = abstain.evidence(candidates.first, candidates.bm25, candidates.mass, logits)
         return None if seen is None else abstain.probability(self._abstain, seen)
 
-    def _resolve(self, candidates: Candidates, wanted: int, collection: str) -> list[Found]:
-        """The best `wanted` that are stored now, without repetitions of the same text."""
+    def _resolve(self, candidates: Candidates, wanted: int, request: SearchRequest) -> list[Found]:
+        """The best `wanted` that are stored now; what says the same as a better one is folded into it."""
         order = fuse.ranking(np.nan_to_num(candidates.score, nan=-np.inf), candidates.ids)
         found: list[Found] = []
-        texts: set[str] = set()
+        folded: list[list[Duplicate]] = []
+        repeats = Repeats(request.query)
         for begin in range(0, len(order), wanted):
+            if len(found) == wanted:
+                break
             places = order[begin : begin + wanted]
             chunks = {chunk.id: chunk for chunk in self._store.chunks(candidates.ids[places].tolist())}
             for place in places:
                 chunk = chunks.get(int(candidates.ids[place]))
-                if chunk is None or chunk.collection != collection or chunk.text in texts:
+                if chunk is None or chunk.collection != request.collection or len(found) == wanted:
                     continue
-                texts.add(chunk.text)
+                if (same := repeats.first(chunk.text)) is not None:
+                    folded[same].append(Duplicate(chunk.document, chunk.document_id, chunk.page_first, chunk.id))
+                    continue
                 fused = None if candidates.fused is None else float(candidates.fused[place])
-                found.append(
-                    Found(
-                        chunk,
-                        float(candidates.bm25[place]),
-                        float(candidates.cosine[place]),
-                        float(candidates.first[place]),
-                        float(candidates.score[place]),
-                        fused,
-                    )
-                )
-                if len(found) == wanted:
-                    return found
-        return found
+                bm25, cosine = float(candidates.bm25[place]), float(candidates.cosine[place])
+                first, score = float(candidates.first[place]), float(candidates.score[place])
+                found.append(Found(chunk, bm25, cosine, first, score, fused))
+                folded.append([])
+        return [msgspec.structs.replace(one, duplicates=tuple(same)) for one, same in zip(found, folded, strict=True)]
 
     def _rerank(
         self,
@@ -298,6 +356,11 @@ def _passage(found: Found, score: float, rerank: float | None) -> Passage:
         page_last=chunk.page_last,
         score=score,
         scores=Scores(_known(found.bm25), _known(found.cosine), found.fused, rerank),
+        ordinal=chunk.ordinal,
+        start=chunk.start,
+        end=chunk.end,
+        attributes=chunk.attributes,
+        duplicates=found.duplicates,
     )
 
 

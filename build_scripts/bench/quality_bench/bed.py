@@ -68,5 +68,5 @@ class Bed:
             places,
             np.array([bm25.get(int(place), np.nan) for place in places], np.float64),
             cosine[places].astype(np.float64),
-            self._lexical.mass(text),
+            self._lexical.mass(text, self._found.name),
         )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from appliance.errors import Unavailable
 from appliance.retrieval.analyzer import Analyzer
@@ -160,3 +163,51 @@ def test_any_damaged_byte_is_noticed_or_harmless(tmp_path: Path) -> None:
             damaged.close()
         shutil.rmtree(folder)
     assert noticed > 60
+
+
+@pytest.fixture(scope="module")
+def hall(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LexicalIndex]:
+    """60 chunks, 3 of each document; every word as often as its chunk says, in many segments."""
+    index = LexicalIndex(tmp_path_factory.mktemp("hall"), ANALYZER, "store")
+    index.create()
+    for number in range(60):
+        index.add([LexicalText(number, "a", f"pump part {number % 7} {'oil ' * (number % 5)}", number // 3)])
+        index.commit(number + 1)
+    yield index
+    index.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.integers(0, 25)), st.sampled_from(["pump", "oil", "part 3 oil", "nothing"]), st.integers(1, 70))
+def test_a_filter_finds_what_a_search_of_all_would_find_inside_it(
+    hall: LexicalIndex, documents: set[int], query: str, limit: int
+) -> None:
+    inside = [hit for hit in hall.search(query, "a", 60) if hit.chunk_id // 3 in documents]
+    filtered = hall.search(query, "a", limit, np.array(sorted(documents), np.int64))
+    assert [hit.chunk_id for hit in filtered] == [hit.chunk_id for hit in inside[:limit]]
+    assert [hit.score for hit in filtered] == pytest.approx([hit.score for hit in inside[:limit]])
+
+
+def test_of_equals_the_lowest_ids_are_found_however_the_segments_lie(tmp_path: Path) -> None:
+    for name, order in (("up", range(40)), ("down", range(39, -1, -1))):
+        index = LexicalIndex(tmp_path / name, ANALYZER, "store")
+        index.create()
+        for number in order:
+            index.add([LexicalText(number, "a", "the same pump")])
+            if number % 9 == 0:
+                index.commit(1)
+        index.commit(2)
+        assert found(index, "pump", limit=5) == [0, 1, 2, 3, 4]
+        index.close()
+
+
+def test_a_term_is_as_rare_as_it_is_in_its_own_collection(tmp_path: Path) -> None:
+    index = made(tmp_path, ["pump seal", "pump oil", "valve"])
+    alone = index.search("pump seal", "a", 3), index.mass("pump seal", "a")
+    index.add(LexicalText(10 + number, "Prüfung 2", "seal seal") for number in range(3))
+    index.commit(2)
+    assert [hit.chunk_id for hit in index.search("pump seal", "a", 3)] == [hit.chunk_id for hit in alone[0]]
+    assert index.mass("seal", "a") > index.mass("seal", "Prüfung 2")
+    assert found(index, "seal", "Prüfung 2") == [10, 11, 12]
+    assert found(index, "pump", "Prüfung 2") == []
+    index.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import unicodedata
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -14,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from appliance.config import RecallSettings
 from appliance.errors import BadRequest, EmbedderChanged, NotFound, Unavailable
 from appliance.retrieval.types import Mode, SearchRequest
+from appliance.store.attributes import parse_filter
 from appliance.store.db import Store
 from tests.unit.retrieval.fakes import OverlapReranker, WordEmbedder, put, recall_over
 
@@ -172,7 +175,7 @@ def test_the_reranker_sees_the_fused_best_and_can_lift_one(store: Store, tmp_pat
 def test_a_pack_without_reranker_says_so_only_when_it_was_wanted(store: Store, tmp_path: Path) -> None:
     recall = recall_over(store, tmp_path / "index")
     recall.apply(put(store, "pump.pdf", TEXTS))
-    assert recall.search(ask("pump", rerank=True)).degraded == ("rerank_skipped: the model pack has no reranker",)
+    assert recall.search(ask("pump", rerank=True)).degraded == ("no_reranker: the model pack has none",)
     assert recall.search(ask("pump", rerank=False)).degraded == ()
     recall.close()
 
@@ -263,4 +266,71 @@ def test_stages_of_both_threads_are_spans_of_one_trace(
     parent = spans["recall_lexical"].parent
     assert parent is not None and parent.span_id == spans["recall"].context.span_id
     assert trace.get_current_span() is trace.INVALID_SPAN
+    recall.close()
+
+
+RUNS = ("hybrid", "lexical", "dense", "funnel")
+
+
+@pytest.mark.parametrize("mode", RUNS)
+@pytest.mark.parametrize("exact_limit", [1000, 20])
+def test_a_filter_finds_all_that_it_lets_through_and_nothing_else(
+    store: Store, tmp_path: Path, mode: Mode, exact_limit: int
+) -> None:
+    recall = recall_over(store, tmp_path / "index", exact_limit=exact_limit, settings=RecallSettings(3, 3))
+    for number in range(30):  # the odd ones are the better answers
+        text = f"pump {number} pump" if number % 2 else f"about a pump {number} in the hall"
+        recall.apply(put(store, f"{number}.txt", [text]))
+        recall.apply(store.set_attributes(number + 1, {"odd": bool(number % 2), "number": number})[1])
+    wanted = parse_filter(
+        {
+            "type": "and",
+            "filters": [{"type": "eq", "key": "odd", "value": False}, {"type": "gte", "key": "number", "value": 26}],
+        }
+    )
+    found = recall.search(SearchRequest("pump", "manuals", mode, False, 10, filters=wanted)).passages
+    assert sorted(passage.document for passage in found) == ["26.txt", "28.txt"]
+    assert all(passage.attributes["odd"] is False for passage in found)
+    none = parse_filter({"type": "eq", "key": "number", "value": -1})
+    result = recall.search(SearchRequest("pump", "manuals", mode, False, 10, filters=none, explain=True))
+    assert result.passages == ()
+    assert result.explained is not None and result.explained.documents == 0
+    recall.close()
+
+
+def test_a_search_says_what_it_did_when_asked_to(store: Store, tmp_path: Path) -> None:
+    recall = recall_over(store, tmp_path / "index")
+    recall.apply(put(store, "pump.pdf", TEXTS))
+    recall.apply(store.set_recall("manuals", 0.99))
+    request = ask("oil filter")
+    assert recall.search(request).explained is None
+    explained = recall.search(structs.replace(request, explain=True)).explained
+    assert explained is not None
+    assert (explained.recall, explained.lexical, explained.candidates) == (0.99, 1, 5)
+    assert explained.terms == {"oil": 1.0, "filter": 1.0}
+    assert [(part.method, part.vectors) for part in explained.dense] == [("exact", 5)]
+    assert explained.documents is None
+    own = recall.search(structs.replace(request, explain=True, recall="exact")).explained
+    assert own is not None and own.recall == "exact"
+    recall.close()
+
+
+def test_what_says_the_same_is_folded_and_named(store: Store, tmp_path: Path) -> None:
+    recall = recall_over(store, tmp_path / "index")
+    recall.apply(put(store, "one.txt", ["the pump seal", "the pump seal 5 mm"]))
+    recall.apply(put(store, "two.txt", ["The PUMP  seal", "the pump seal 6 mm"]))
+    found = recall.search(ask("pump seal", top_k=9)).passages
+    folded = {(p.document, p.page_first): [(same.document, same.page) for same in p.duplicates] for p in found}
+    (kept, repeated) = sorted([("one.txt", 1), ("two.txt", 1)], key=lambda place: place not in folded)
+    assert folded == {kept: [repeated], ("one.txt", 2): [], ("two.txt", 2): []}
+    recall.close()
+
+
+@pytest.mark.parametrize("mode", RUNS)
+def test_a_collection_is_searched_by_its_name_in_any_unicode_form(store: Store, tmp_path: Path, mode: Mode) -> None:
+    recall = recall_over(store, tmp_path / "index")
+    recall.apply(put(store, "a.txt", ["the pump"], collection=unicodedata.normalize("NFD", "Prüfung")))
+    for form in ("NFC", "NFD"):
+        name = unicodedata.normalize(form, "Prüfung")  # type: ignore[arg-type]
+        assert len(recall.search(SearchRequest("pump", name, mode, False)).passages) == 1
     recall.close()
