@@ -57,7 +57,8 @@ def first_stage_asked(row: gather.Row) -> mix.Asked:
 def fit_fused(rows: Sequence[gather.Row]) -> fuse.FusedWeights:
     """The first stage's weights."""
     weights, bias = mix.fit([first_stage_asked(row) for row in rows])
-    return fuse.FusedWeights(lex=round(weights[0], 6), dense=round(weights[1], 6), bias=round(bias, 6))
+    lex, dense = (round(float(weight), 6) for weight in weights)
+    return fuse.FusedWeights(lex=lex, dense=dense, bias=round(bias, 6))
 
 
 def left_out(rows: Sequence[gather.Row], measured: Sequence[gather.Row]) -> str:
