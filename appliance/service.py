@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 from appliance import __version__
 from appliance.answer.hot import HotAnswers
@@ -28,7 +28,7 @@ from appliance.engine.client import EngineClient, EngineConfig
 from appliance.errors import NotFound, NothingIngested
 from appliance.http.ports import DEFAULT_COLLECTION, ComponentState, ModelInfo
 from appliance.inference.embedder import OnnxEmbedder
-from appliance.inference.protocols import RerankScores
+from appliance.inference.protocols import Embeddings, RerankScores
 from appliance.inference.remembered import RememberedQueries
 from appliance.inference.reranker import OnnxReranker
 from appliance.packs import PackStore, ResolvedPack, load_manifest
@@ -36,9 +36,10 @@ from appliance.packs.files import require_intact
 from appliance.retrieval.remembered import RememberedRecall
 from appliance.retrieval.search import Recall
 from appliance.retrieval.types import SearchRequest, SearchResult
+from appliance.store.attributes import Attributes, check_attributes
 from appliance.store.db import Store
 from appliance.store.lock import DataDirLock
-from appliance.store.records import Change, Collection, Document
+from appliance.store.records import Change, Collection, Document, RecallTarget
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -238,6 +239,23 @@ class Appliance:
         await asyncio.to_thread(self._require_documents, request.collection)
         return await asyncio.to_thread(self._remembered.search, request)
 
+    def dimensions(self) -> int:
+        """Length of the embedder's vectors."""
+        return self._embedder.dim
+
+    async def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """The embedder's tokens of each text."""
+        return await asyncio.to_thread(self._embedder.count_tokens, texts)
+
+    async def texts_of(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of rows of the embedder's token ids. Raises `BadRequest` for an id that it does not have."""
+        return await asyncio.to_thread(self._embedder.texts_of, rows)
+
+    async def embed(self, texts: Sequence[str], input_type: Literal["query", "passage"]) -> Embeddings:
+        """Unit vectors `(n, dim)` float32."""
+        embed = self._embedder.embed_queries if input_type == "query" else self._embedder.embed_passages
+        return await asyncio.to_thread(embed, texts)
+
     async def rerank(self, query: str, texts: Sequence[str], budget_ms: float | None) -> RerankScores:
         """Score texts for a query, in the order given. Raises `NotFound` where the pack has no reranker."""
         if self._reranker is None:
@@ -257,9 +275,30 @@ class Appliance:
         if found.documents == 0:
             raise NothingIngested(f"There are no documents in collection {collection!r}.", remedy=remedy)
 
-    async def ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
-        """Add or replace one document; on disk and searchable when it returns."""
-        return await self._change(self._ingester.ingest_bytes, collection, source, name, data)
+    async def ingest(
+        self, collection: str, source: str, name: str, data: bytes, attributes: Attributes | None = None
+    ) -> Outcome:
+        """Add or replace one document; on disk and searchable when it returns. `attributes` None: as they were."""
+        wanted = None if attributes is None else check_attributes(attributes)
+
+        def ingest() -> Outcome:
+            outcome = self._ingester.ingest_bytes(collection, source, name, data)
+            if outcome.document is None or wanted is None or outcome.document.attributes == wanted:
+                return outcome
+            document, change = self._store.set_attributes(outcome.document.id, wanted)
+            self._apply(change)
+            return replace(outcome, document=document)
+
+        return await self._change(ingest)
+
+    async def set_recall(self, name: str, target: RecallTarget | None) -> Collection:
+        """Set the recall target of searches in a collection that name none."""
+
+        def change() -> Collection:
+            self._apply(self._store.set_recall(name, target))
+            return self._store.collection(name)
+
+        return await self._change(change)
 
     async def collections(self) -> Sequence[Collection]:
         """All collections, by name."""

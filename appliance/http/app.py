@@ -18,6 +18,7 @@ from appliance.http.ask import AskController
 from appliance.http.cached import CacheController
 from appliance.http.chat import ChatController
 from appliance.http.edge import Edge
+from appliance.http.embeddings import EmbeddingsController
 from appliance.http.health import HealthController
 from appliance.http.lifecycle import Lifecycle
 from appliance.http.ports import Backend
@@ -45,6 +46,7 @@ class Application(Litestar):
                 ChatController,
                 StoredController,
                 CacheController,
+                EmbeddingsController,
             ],
             dependencies={
                 "backend": Provide(lambda: backend, sync_to_thread=False),

@@ -14,9 +14,10 @@ from appliance.answer.types import Event, Question
 from appliance.cache.tiers import Figures
 from appliance.config import Settings
 from appliance.documents.ingest import Outcome
-from appliance.inference.protocols import RerankScores
+from appliance.inference.protocols import Embeddings, RerankScores
 from appliance.retrieval.types import SearchRequest, SearchResult
-from appliance.store.records import Collection, Document
+from appliance.store.attributes import Attributes
+from appliance.store.records import Collection, Document, RecallTarget
 
 State = Literal["ready", "loading", "degraded", "failed"]
 DEFAULT_COLLECTION = "default"
@@ -47,8 +48,16 @@ class Library(Protocol):
     async def search(self, request: SearchRequest) -> SearchResult:
         """Passages, best first."""
 
-    async def ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
-        """Add or replace one document; a file that cannot be read is an outcome, not an error."""
+    async def ingest(
+        self, collection: str, source: str, name: str, data: bytes, attributes: Attributes | None = None
+    ) -> Outcome:
+        """Add or replace one document; a file that cannot be read is an outcome, not an error.
+
+        `attributes` replace those it had; None leaves them.
+        """
+
+    async def set_recall(self, name: str, target: RecallTarget | None) -> Collection:
+        """Set the recall target of a collection's searches; None: the program's default."""
 
     async def collections(self) -> Sequence[Collection]:
         """All collections."""
@@ -75,6 +84,18 @@ class Backend(Library, Protocol):
     @property
     def settings(self) -> Settings:
         """The settings that the program was started with."""
+
+    def dimensions(self) -> int:
+        """Length of the embedder's vectors."""
+
+    async def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """The embedder's tokens of each text."""
+
+    async def texts_of(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of rows of the embedder's token ids. Raises `BadRequest` for an id that it does not have."""
+
+    async def embed(self, texts: Sequence[str], input_type: Literal["query", "passage"]) -> Embeddings:
+        """Unit vectors `(n, dim)` float32."""
 
     async def rerank(self, query: str, texts: Sequence[str], budget_ms: float | None) -> RerankScores:
         """Score texts for a query, in the order given; only where `models` has a reranker."""

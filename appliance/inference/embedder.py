@@ -54,6 +54,23 @@ class OnnxEmbedder:
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         return [len(row.ids) for row in self._encoder.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
+    def texts_of(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The texts that rows of token ids stand for.
+
+        Raises:
+            BadRequest: the vocabulary has no such id.
+        """
+        tokenizer = self._encoder.tokenizer
+        most = tokenizer.get_vocab_size() - 1
+        over = next((i for row in rows for i in row if i > most), None)
+        if over is not None:
+            raise BadRequest(
+                f"The embedder has no token {over}; its ids go to {most}.",
+                remedy="Send texts: ids of another model's tokenizer mean something else here.",
+                param="input",
+            )
+        return [tokenizer.decode(list(row), skip_special_tokens=True) for row in rows]
+
     def embed_queries(self, texts: Sequence[str]) -> Embeddings:
         return self._embed(texts, self._spec.query_prefix)
 

@@ -153,3 +153,17 @@ async def test_a_stream_that_breaks_raises_and_says_retry(data_dir: Path) -> Non
             async for chunk in stream:
                 pieces.append(chunk.choices[0].delta.content or "")  # noqa: PERF401  # the loop is to break
     assert "".join(pieces) == "some "
+
+
+async def test_embeddings_in_every_form(data_dir: Path) -> None:
+    backend = scripted(data_dir)
+    async with serving(backend) as server, asynchronous(server.url) as client:
+        for encoding in ("float", "base64"):
+            made = await client.embeddings.create(model="e5", input=["a", "b c"], encoding_format=encoding)  # type: ignore[arg-type]
+            assert [row.index for row in made.data] == [0, 1]
+            assert made.usage.prompt_tokens == 3
+        default = await client.embeddings.create(model="e5", input="a")
+        assert default.data[0].embedding == pytest.approx([0.6, 0.8])
+        with pytest.raises(openai.BadRequestError, match="dimensions"):
+            await client.embeddings.create(model="e5", input="a", dimensions=1)
+    assert [texts for texts, _ in backend.embedded] == [("a", "b c"), ("a", "b c"), ("a",)]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
+import numpy as np
 
 from appliance.answer.types import (
     Delta,
@@ -24,9 +25,10 @@ from appliance.config import ServerSettings, Settings
 from appliance.documents.ingest import Outcome
 from appliance.engine.protocol import TokenLogprob
 from appliance.http.ports import ComponentState, ModelInfo
-from appliance.inference.protocols import RerankScores
+from appliance.inference.protocols import Embeddings, RerankScores
 from appliance.retrieval.types import Passage, Scores, SearchRequest, SearchResult
-from appliance.store.records import Collection, Document
+from appliance.store.attributes import Attributes
+from appliance.store.records import Collection, Document, RecallTarget
 
 Step = str | float | Exception  # a piece of text, seconds of silence, a failure
 LOGPROB = TokenLogprob(5, "牛".encode()[:2], -0.5, ((5, "牛".encode()[:2], -0.5), (6, b"a", float("-inf"))))
@@ -62,8 +64,10 @@ class ScriptedBackend:
         self.asked: list[Question] = []
         self.searched: list[SearchRequest] = []
         self.ingested: list[tuple[str, str, str, bytes]] = []
+        self.attributes: Attributes | None = None  # of the last document
         self.deleted: list[int | str] = []
         self.scores = RerankScores((), (), ())
+        self.embedded: list[tuple[tuple[str, ...], str]] = []
         self.reranked: list[tuple[str, tuple[str, ...], float | None]] = []
         self.outcome: Outcome | None = None
         self.failure: Exception | None = None
@@ -112,13 +116,33 @@ class ScriptedBackend:
         self.searched.append(request)
         return SearchResult((PASSAGE,), {"recall_lexical": 0.5, "total": 1.0}, ("no reranker",))
 
+    def dimensions(self) -> int:
+        return 2
+
+    async def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        return [len(text.split()) for text in texts]
+
+    async def texts_of(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        return [" ".join(map(str, row)) for row in rows]
+
+    async def embed(self, texts: Sequence[str], input_type: str) -> Embeddings:
+        self.embedded.append((tuple(texts), input_type))
+        return np.array([[0.6, 0.8]] * len(texts), np.float32)
+
     async def rerank(self, query: str, texts: Sequence[str], budget_ms: float | None) -> RerankScores:
         self._fail()
         self.reranked.append((query, tuple(texts), budget_ms))
         return self.scores
 
-    async def ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
+    async def set_recall(self, name: str, target: RecallTarget | None) -> Collection:
         self._fail()
+        return Collection(name, 1, 4, 3, target)
+
+    async def ingest(
+        self, collection: str, source: str, name: str, data: bytes, attributes: Attributes | None = None
+    ) -> Outcome:
+        self._fail()
+        self.attributes = attributes
         self.ingested.append((collection, source, name, data))
         return self.outcome or Outcome(source, "added", document=DOCUMENT, chunks=4)
 
