@@ -57,8 +57,12 @@ class Encoder:
 
     def __call__(self, vectors: Floats | Halves) -> Codes:
         """Codes of the shape of `vectors` `(..., dim)`."""
-        scaled = np.rint((vectors - self._centre) * self._scale)
-        codes: Codes = np.clip(scaled, -_LEVELS, _LEVELS).astype(np.int8)
+        scaled = vectors - self._centre
+        scaled *= self._scale
+        np.rint(scaled, out=scaled)
+        np.minimum(scaled, _LEVELS, out=scaled)
+        np.maximum(scaled, -_LEVELS, out=scaled)
+        codes: Codes = scaled.astype(np.int8)
         return codes
 
 

@@ -115,8 +115,10 @@ class Segment:
 
     def walk(self, vector: Floats, ef: int) -> Rows:
         """See `Part`."""
-        found = self._graph.search(self._encode(vector), ef, threads=1).keys.astype(np.int64)
-        return found[(found >= 0) & (found < self.size)]  # a damaged file may say anything
+        keys = self._graph.search(self._encode(vector), ef, threads=1).keys
+        if len(keys) and keys.max() >= self.size:
+            keys = keys[keys < self.size]  # a damaged file may say anything
+        return keys.view(np.int64)
 
     def verify(self) -> bool:
         """Read every file from end to end; whether all is as it was written."""

@@ -201,6 +201,8 @@ class TieredVectors:
             found.append(self._search_pending(view.pending, query, k, within))
         if not found:
             return np.empty(0, np.int64), np.empty(0, np.float32)
+        if len(found) == 1:
+            return best(*found[0], k)
         return best(np.concatenate([ids for ids, _ in found]), np.concatenate([scores for _, scores in found]), k)
 
     def cosines(self, vector: Floats, ids: Ids) -> Floats:

@@ -29,12 +29,9 @@ class Query:
     def __init__(self, vector: Floats) -> None:
         """`vector` `(dim,)` is float32, of unit length."""
         self.vector = np.ascontiguousarray(vector, np.float32)
-        high = self.vector.astype(np.float16)
-        rest = self.vector - high.astype(np.float32)
-        self._high = high[None, :]
-        self._both = np.stack([high, rest.astype(np.float16)])
-        # A row's length is at most 1 + _UNIT_TOLERANCE; the last term is the kernel's own rounding.
-        self._error = float(np.linalg.norm(rest)) * (1 + _UNIT_TOLERANCE) + 1e-5
+        self._both = np.empty((2, len(self.vector)), np.float16)
+        self._both[0] = self.vector
+        self._both[1] = self.vector - self._both[0]
 
     def cosines(self, rows: Halves) -> Floats:
         """Exact cosines of `rows` `(n, dim)`."""
@@ -58,10 +55,14 @@ class Query:
             rough[~alive] = -np.inf
         places = np.arange(len(rows))
         if k < len(rough):
-            floor = np.partition(rough, len(rough) - k)[len(rough) - k] - 2 * self._error
+            floor = np.partition(rough, len(rough) - k)[len(rough) - k] - 2 * self._error()
             places = np.flatnonzero(rough >= floor)
         places = places[rough[places] > -np.inf]
         return _at_least(places, self.cosines(rows[places]), k)
+
+    def _error(self) -> float:
+        """How far a rough cosine may be off: by what the rest of the question adds, and the kernel's rounding."""
+        return float(np.linalg.norm(self._both[1].astype(np.float32))) * (1 + _UNIT_TOLERANCE) + 1e-5
 
     def _rough(self, rows: Halves) -> Floats:
         import numkong
@@ -69,7 +70,7 @@ class Query:
         rough = np.empty(len(rows), np.float32)
         for begin in range(0, len(rows), _BLOCK):
             block = rows[begin : begin + _BLOCK]
-            rough[begin : begin + len(block)] = np.asarray(numkong.cdist(self._high, block, "dot"))[0]
+            rough[begin : begin + len(block)] = np.asarray(numkong.cdist(self._both[:1], block, "dot"))[0]
         return rough
 
 

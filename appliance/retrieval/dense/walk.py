@@ -9,6 +9,7 @@ are fewer it is repeated with a greater ef, as long as that is cheaper than to s
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Protocol
 
@@ -97,14 +98,18 @@ def _by_graph(
     """Hits, the ef and how many were scored; None where a scan is as good."""
     ef, wanted = effort
     total = part.walked
-    ef = int(np.ceil(max(ef, wanted) * len(part.ids) / allowed))
+    some_dead = part.alive < len(part.ids)
+    ef = math.ceil(max(ef, wanted) * len(part.ids) / allowed)
     while ef < total and allowed > _ROWS_AN_EF * ef:
         rows = part.walk(query.vector, ef)
-        rows = rows[~part.dead[rows]]
+        if some_dead:
+            rows = rows[~part.dead[rows]]
         if within is not None:
             rows = rows[_is_in(part.ids[rows], within)]
         if len(rows) >= wanted:
-            rows = np.concatenate([rows[:wanted], _not_walked(part, within)])
+            rows = rows[:wanted]
+            if total < len(part.ids):
+                rows = np.concatenate([rows, _not_walked(part, within)])
             return (part.ids[rows], query.cosines(part.vectors[rows])), ef, len(rows)
         ef *= 2
     return None
