@@ -255,8 +255,7 @@ class PrefixCache:
         """
         self._dooms = True
         for _, node in reversed(list(self.nodes())):
-            saved = node.saved
-            apart = saved is None or (saved.start, saved.end) == (node.start, node.end)
+            apart = node.saved is None or _is_saved_alone(node)
             if node.pinned and (apart or node.in_context):
                 if not apart:
                     self._let_go(node)
@@ -299,14 +298,13 @@ class PrefixCache:
         Pinned ones and those that were found again, their beginnings first.
         """
         for label, node in self.nodes():
-            worth = node.pinned or (node.hits >= WORTH_KEEPING_HITS and len(node.tokens) >= WORTH_SAVING_TOKENS)
             parent = node.parent
-            if not worth or node.kept or node.doomed or parent is None or not (parent.kept or parent.is_root):
+            if not _is_to_be_kept(node) or parent is None or not (parent.kept or parent.is_root):
                 continue
             saved = node.saved
             if node.in_context:
                 data = self._kv.save(node.sequence)
-            elif saved and (saved.start, saved.end) == (node.start, node.end) and (read := saved.read()) is not None:
+            elif saved and _is_saved_alone(node) and (read := saved.read()) is not None:
                 data = read
             else:
                 continue
@@ -460,9 +458,12 @@ class PrefixCache:
         )
         node = min(leaves, key=lambda node: node.used)
         worth = len(node.tokens) >= WORTH_SAVING_TOKENS or bool(node.children)
-        if node.saved is None and worth and self._host_limit > 0 and not node.doomed:
+        # A copy that it shares with what it was cut from can't be written to a disk.
+        needed = node.saved is None or (_is_to_be_kept(node) and not _is_saved_alone(node))
+        if needed and worth and self._host_limit > 0 and not node.doomed:
             data = self._kv.save(node.sequence)
             if self._make_host_room(len(data)):
+                self._let_go(node)
                 self._hold(node, InMemory(node.start, node.end, data))
                 self.stats.saved += 1
         self._leave(node)
@@ -562,3 +563,14 @@ class PrefixCache:
             for label, root in list(self._roots.items()):
                 if root is node:
                     del self._roots[label]
+
+
+def _is_to_be_kept(node: Node) -> bool:
+    """Whether it is worth having after a restart, and was not handed out yet."""
+    worth = node.pinned or (node.hits >= WORTH_KEEPING_HITS and len(node.tokens) >= WORTH_SAVING_TOKENS)
+    return worth and not node.kept and not node.doomed
+
+
+def _is_saved_alone(node: Node) -> bool:
+    """Whether what was saved of it holds nothing else."""
+    return node.saved is not None and (node.saved.start, node.saved.end) == (node.start, node.end)

@@ -62,7 +62,7 @@ def find_room(
         wanted = max(sequences * _CELLS_PER_SEQUENCE, min(context_tokens, _LARGEST_REQUEST))
         cells = min(affordable, wanted)
     memory = "what is usual, as nobody knows the memory" if free_bytes is None else f"{free_bytes >> 20} MiB"
-    by = "the GPU" if cores is None else f"{cores} cores"
+    by = "the GPU" if cores is None else "1 core" if cores == 1 else f"{cores} cores"
     reason = (
         f"{sequences} sequences ({'as set' if max_sequences else f'of {most} that {by} may serve'}), "
         f"{cells} KV cells ({'as set' if kv_tokens else f'of {affordable} that fit {memory}'}) "

@@ -173,9 +173,9 @@ TestMachine.settings = settings(max_examples=150, stateful_step_count=40, deadli
 class Driver:
     """One request at a time over a cache."""
 
-    def __init__(self, total: int = 100, ids: int = 20, host: int = 100_000) -> None:
+    def __init__(self, total: int = 100, ids: int = 20, host: int = 100_000, idle: int | None = None) -> None:
         self.kv = Cells(total)
-        self.cache = PrefixCache(self.kv, total, range(1, 1 + ids), host)
+        self.cache = PrefixCache(self.kv, total, range(1, 1 + ids), host, idle)
 
     def run(self, tokens: list[int], label: str = "", pin: int = 0) -> int:
         """Compute a whole prompt; returns how many of its tokens came from the cache."""
@@ -302,6 +302,18 @@ def test_of_a_pinned_beginning_the_copy_that_holds_more_is_forgotten() -> None:
     driver.cache.forget()
     assert [(node.saved, node.pinned) for _, node in driver.cache.nodes()] == [(None, True)]
     assert driver.cache.host_bytes == 0 and driver.run(tokens) == 10
+
+
+@pytest.mark.parametrize("idle", [None, 30, 0])
+def test_what_is_found_again_goes_to_the_disk_wherever_idle_cells_are(idle: int | None) -> None:
+    driver = Driver(idle=idle)
+    tokens = list(range(60))
+    for end in range(61, 65):  # as answers that go on differently after the prompt
+        driver.run([*tokens, end, end], pin=20)
+    kept = []
+    while (found := driver.cache.to_keep()) is not None:
+        kept.append((found[1].start, found[1].end, found[1].pinned))
+    assert kept == [(0, 20, True), (20, 60, False)]
 
 
 def test_a_beginning_that_is_pinned_later_is_written_for_itself() -> None:
