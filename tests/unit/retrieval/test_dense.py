@@ -220,16 +220,18 @@ def test_the_same_changes_give_the_same_answers(tmp_path: Path) -> None:
         assert np.array_equal(scores, own_scores)
 
 
-def test_small_segments_become_larger_ones_and_half_dead_ones_small(tier: TieredVectors) -> None:
-    vectors = unit(5000)
-    for begin in range(0, 5000, 250):
-        tier.add(np.arange(begin, begin + 250), vectors[begin : begin + 250])
+def test_small_segments_become_larger_ones_and_half_dead_ones_small(tmp_path: Path) -> None:
+    tier = TieredVectors(tmp_path, DIM, limits=Limits(exact=10, seal=50, largest=10_000))
+    vectors = unit(1000)
+    for begin in range(0, 1000, 50):
+        tier.add(np.arange(begin, begin + 50), vectors[begin : begin + 50])
         tier.settle()
     assert len(tier._view.segments) <= 6
-    tier.remove(np.arange(0, 4000))
+    tier.remove(np.arange(0, 800))
     tier.settle()
-    assert sum(one.size for one in tier._view.segments) < 2000
-    assert tier.ids().tolist() == list(range(4000, 5000))
+    assert sum(one.size for one in tier._view.segments) < 400
+    assert tier.ids().tolist() == list(range(800, 1000))
+    tier.close()
 
 
 def test_what_comes_faster_than_it_is_sealed_is_sealed_by_who_adds(tier: TieredVectors) -> None:

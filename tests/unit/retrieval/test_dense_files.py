@@ -83,14 +83,17 @@ def test_a_change_that_ends_at_any_step_leaves_what_was_or_what_is(
     before = set(range(20, 75))
     after = (before - set(range(20, 50))) | set(range(100, 180))
     vectors = np.concatenate([unit(75), np.zeros((25, DIM), np.float32), unit(80, seed=1)])
-    tier = filled(tmp_path / "whole")
+    filled(tmp_path / "whole").close()
+    shutil.copytree(tmp_path / "whole", tmp_path / "0")
+    tier = opened(tmp_path / "0")
     with monkeypatch.context() as patched:
         seen = step_by_step(patched, sys.maxsize)
         change(tier)
     assert {"fsync", "link", "rename", "unlink", "mkdir", "write_synced", "rmtree"} <= set(seen)
     for crash_at in range(1, len(seen) + 1):
         folder = tmp_path / str(crash_at)
-        tier = filled(folder)
+        shutil.copytree(tmp_path / "whole", folder)
+        tier = opened(folder)
         with monkeypatch.context() as patched:
             step_by_step(patched, crash_at)
             with pytest.raises(Crash):
