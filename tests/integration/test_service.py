@@ -22,7 +22,7 @@ from appliance.packs import ResolvedPack
 from tests.integration.program import Service, command, environment, run, run_json, serving, sse
 
 QUESTION = next(question for question in samples.questions() if question.id == "en-01")
-LONG = {"question": QUESTION.question, "max_tokens": 200}
+LONG = {"question": QUESTION.question, "max_tokens": 200, "appliance": {"cache": "bypass"}}
 GROUNDED = {"appliance": {"collection": "default"}}
 
 
