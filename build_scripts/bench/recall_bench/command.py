@@ -38,7 +38,7 @@ from .tasks import (
 PARTS = ("vectors", "whole", "live")
 WANTED = 0.98
 _PACKAGES = ("numpy", "hnswlib", "usearch", "faiss-cpu", "tantivy")
-_STARTS = 3
+_STARTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Bench:
     def _build(self, made: data.VectorData) -> None:
         if "vectors" in self._options.parts:
             for key, spec in self._chosen():
-                self._built(made, key, spec)
+                self._prepared(made, key, spec)
         if {"whole", "live"} & set(self._options.parts):
             self._whole_built(made)
 
@@ -123,14 +123,19 @@ class Bench:
 
         return indexes.built(made, spec.version(), build)
 
-    def _vectors(self, made: data.VectorData) -> results.Vectors:
-        built = [(key, spec, *self._built(made, key, spec)) for key, spec in self._chosen()]
-        warn_if_busy()
-        prepared = []
-        for key, spec, folder, spent in built:
+    def _prepared(self, made: data.VectorData, key: str, spec: SideSpec) -> _Prepared:
+        """A side with its index, set up; that does not depend on time, and so is done once for an index."""
+        folder, spent = self._built(made, key, spec)
+        file = folder / f"{key}-{WANTED:g}-{'-'.join(f'{effort:g}' for effort in spec.efforts)}.json"
+        if not file.exists():
             tuned = run_task(Tune(key, made.name, str(folder), WANTED), Tuned)
             say(f"{spec.title}: recall {tuned.recalls} by {spec.effort_name}")
-            prepared.append(_Prepared(key, spec, folder, spent, tuned))
+            file.write_bytes(msgspec.json.encode(tuned))
+        return _Prepared(key, spec, folder, spent, msgspec.json.decode(file.read_bytes(), type=Tuned))
+
+    def _vectors(self, made: data.VectorData) -> results.Vectors:
+        prepared = [self._prepared(made, key, spec) for key, spec in self._chosen()]
+        warn_if_busy()
         rounds: dict[str, list[results.Round]] = {one.key: [] for one in prepared}
         searched: dict[str, Searched] = {}
         for turn in range(self._options.rounds):

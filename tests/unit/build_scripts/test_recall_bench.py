@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,14 +16,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.errors import BadRequest, Unavailable
+from build_scripts.bench._lib import record
 from build_scripts.bench._lib.conditions import Conditions
-from build_scripts.bench.recall_bench import building, child, data, indexes, mixture, report, results, tasks, whole
+from build_scripts.bench.recall_bench import (
+    building,
+    child,
+    command,
+    data,
+    indexes,
+    mixture,
+    report,
+    results,
+    tasks,
+    whole,
+)
 from build_scripts.bench.recall_bench.__main__ import chosen, main
 from build_scripts.bench.recall_bench.building import Built
 from build_scripts.bench.recall_bench.command import PARTS
 from build_scripts.bench.recall_bench.data import Floats, Ids
 from build_scripts.bench.recall_bench.faiss_sides import lists
 from build_scripts.bench.recall_bench.memory import Memory, memory_now
+from build_scripts.bench.recall_bench.scales import Scale
 from build_scripts.bench.recall_bench.sides import Search, all_sides
 from build_scripts.bench.recall_bench.texts import ZipfTexts
 
@@ -303,6 +317,30 @@ def test_whole_searches_and_writes_beside_them(made: data.VectorData, tmp_path: 
     assert lived.deleted_per_s > 0
     assert not folder.with_name("whole.live").exists()
     assert len(whole.search(tasks.SearchWhole(made.name, str(folder), 1)).times_ms["hybrid"]) == 1
+
+
+@pytest.mark.slow
+def test_a_measurement_is_printed_and_recorded_and_does_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(record, "DOCUMENT", tmp_path / "RESULTS.md")
+    monkeypatch.setattr(command, "conditions", lambda *_: CONDITIONS)
+    options = command.Options("recall", Scale("mini", N, 40, 5, 0.5), ("vectors",), ("ours", "hnswlib"), rounds=2)
+    command.Bench(replace(options, build_only=True)).run()
+    assert capsys.readouterr().out == ""
+    command.Bench(replace(options, record=True)).run()
+    told = capsys.readouterr()
+    assert "| hnswlib f32 |" in told.out
+    assert "Building" not in told.err
+    assert "## recall mini" in record.DOCUMENT.read_text()
+    kept = record.read(record.RESULTS / "recall-mini.json", results.Results)
+    assert kept is not None
+    assert kept.vectors is not None
+    assert list(kept.vectors.sides) == ["ours", "hnswlib"]
+    assert all(len(one.rounds) == 2 and one.files_mib > 0 for one in kept.vectors.sides.values())
+    command.Bench(replace(options, json=True)).run()
+    assert msgspec.json.decode(capsys.readouterr().out, type=results.Results).vectors is not None
 
 
 def side(title: str, p99: float, held: float, recall: float = 0.99) -> results.SideMeasured:
