@@ -18,7 +18,6 @@ from typing import Protocol
 
 import numpy as np
 
-from appliance.errors import ApplianceError
 from appliance.retrieval.dense.policy import Limits
 from appliance.retrieval.dense.tiered import TieredVectors
 from appliance.retrieval.dense.types import Ids
@@ -173,8 +172,9 @@ class Tiers:
                     while not self._stopping.is_set() and tier.maintain():
                         if tier.damaged:
                             self._mend_damaged(collection, tier)
-                except (OSError, ApplianceError) as fault:
-                    log.warning("the vectors of %r cannot be put in order: %s", collection, fault)
+                except Exception:
+                    # Whatever it is: searches go on over what there is, and a later try may succeed.
+                    log.exception("the vectors of %r cannot be put in order now", collection)
                     self._stopping.wait(_RETRY_S)
                     self._due.set()
 

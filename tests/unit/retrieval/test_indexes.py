@@ -189,6 +189,28 @@ def test_many_missing_vectors_are_found_while_they_are_read_again(
     recall.close()
 
 
+def test_work_on_the_side_that_fails_is_tried_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from appliance.retrieval.dense import tiers
+
+    monkeypatch.setattr(tiers, "_RETRY_S", 0.01)
+    maintain, failed = TieredVectors.maintain, threading.Event()
+
+    def failing(tier: TieredVectors) -> bool:
+        if not failed.is_set():
+            failed.set()
+            raise OSError(28, "No space left on device")
+        return maintain(tier)
+
+    monkeypatch.setattr(TieredVectors, "maintain", failing)
+    documents_of(store, tmp_path / "index", 6, exact_limit=5)
+    assert failed.is_set()
+    recall = recall_over(store, tmp_path / "index", exact_limit=5)
+    assert recall.check() == []
+    recall.close()
+
+
 def test_a_folder_of_a_collection_that_is_gone_is_removed(store: Store, tmp_path: Path) -> None:
     documents_of(store, tmp_path / "index", 2, exact_limit=5)
     left_over = tmp_path / "index" / "dense" / "0123456789abcdef"
