@@ -303,6 +303,7 @@ def test_texts_are_the_same_each_time_and_questions_have_words_of_them() -> None
     assert sum(word in words for word in asked) > len(asked) / 2
 
 
+@pytest.mark.slow
 def test_whole_searches_and_writes_beside_them(made: data.VectorData, tmp_path: Path) -> None:
     folder = tmp_path / "whole"
     folder.mkdir()
