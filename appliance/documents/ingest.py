@@ -25,7 +25,8 @@ from appliance.inference.protocols import Embedder
 from appliance.store.db import Store
 from appliance.store.records import Change, Document, Loss, NewChunk, NewDocument, Vectors
 
-_EMBED_AT_ONCE = 32  # chunks between two looks at whether to give up: a few seconds of a slow machine
+_BATCH_S = 0.25  # of embedding between two looks at whether to wait or to give up
+_EMBED_FIRST, _EMBED_MOST = 4, 64  # chunks at once: before anything was measured, and ever
 _RESERVED_TOKENS = 16  # of the embedder's limit: special tokens, prefix, and tokens that joining pieces adds
 
 Status = Literal["added", "replaced", "unchanged", "skipped", "failed"]
@@ -53,11 +54,19 @@ def read_or_say(found: FoundFile, most_bytes: int) -> bytes | Outcome:
         return Outcome(found.source, "failed", error.text)
 
 
-class Ingester:
-    """Puts documents into the store; for one thread at a time.
+class Prepared(msgspec.Struct, frozen=True):
+    """A document that was read and cut, and waits for its vectors."""
 
-    Faults of a document become outcomes. Faults that every further document would meet (a full disk, a
-    damaged store, vectors of another embedder) are raised.
+    collection: str
+    document: NewDocument
+    chunks: Sequence[NewChunk]
+
+
+class Ingester:
+    """The stages of a document's way in: `prepare`, `embed`, `store`; each for one thread at a time.
+
+    Faults that every further document would meet (a full disk, a damaged store, vectors of another embedder) are
+    raised as they are.
     """
 
     def __init__(
@@ -79,6 +88,7 @@ class Ingester:
         self._before_removal = before_removal
         self._parser = Parser(settings)
         self._given_up = threading.Event()
+        self._at_once = _EMBED_FIRST
 
     def give_up(self) -> None:
         """Have the document that is being read end with `Unavailable`, and every later one. From any thread."""
@@ -90,35 +100,48 @@ class Ingester:
         self._parser.close()
 
     def ingest_bytes(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
-        """Add a document, or replace the one with the same source; on disk and indexed when it returns.
+        """All stages of one document, without a queue; on disk and indexed when it returns.
 
-        Args:
-            source: identity of the document in its collection.
-            name: file name; its extension says how to read it.
+        Faults of the document become an outcome.
 
         Raises:
             DiskFull, StoreDamaged, EmbedderChanged, Unavailable: nothing was changed.
         """
         started = time.monotonic()
         try:
-            if len(data) > self._settings.max_file_bytes:
-                raise TooLarge(
-                    f"It has {len(data) >> 20} MB; at most {self._settings.max_file_bytes >> 20} MB are read.",
-                    remedy="Split it, or raise documents.max_file_bytes.",
-                )
-            outcome = self._ingest(collection, source, name, data)
+            work = self.prepare(collection, source, name, data)
         except (UnreadableDocument, TooLarge) as error:
-            self._check_given_up()
             outcome = Outcome(source, "failed", error.text)
+        else:
+            outcome = work if isinstance(work, Outcome) else self.store(work, self.embed(work))
         return msgspec.structs.replace(outcome, seconds=time.monotonic() - started)
 
-    def _ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
+    def prepare(self, collection: str, source: str, name: str, data: bytes) -> Prepared | Outcome:
+        """Read and cut a document; the outcome, if it is stored as it is already.
+
+        Args:
+            source: identity of the document in its collection.
+            name: file name; its extension says how to read it.
+
+        Raises:
+            UnreadableDocument, TooLarge: it cannot be read; it would fail again.
+            Unavailable: `give_up` was called.
+        """
         self._check_given_up()
+        if len(data) > self._settings.max_file_bytes:
+            raise TooLarge(
+                f"It has {len(data) >> 20} MB; at most {self._settings.max_file_bytes >> 20} MB are read.",
+                remedy="Split it, or raise documents.max_file_bytes.",
+            )
         digest = hashlib.sha256(data).hexdigest()
         known = self._store.find(collection, source)
         if known is not None and known.sha256 == digest and self._store.embedder() == self._embedder.fingerprint:
             return Outcome(source, "unchanged", document=known, chunks=known.chunks, losses=known.losses)
-        parsed = restored(self._parser.parse(name, data), self._embedder.count_tokens)
+        try:
+            parsed = restored(self._parser.parse(name, data), self._embedder.count_tokens)
+        except UnreadableDocument:
+            self._check_given_up()
+            raise
         chunks = chunks_of(
             parsed.blocks,
             self._embedder.count_tokens,
@@ -136,22 +159,59 @@ class Ingester:
             encoding=parsed.encoding,
             losses=parsed.losses,
         )
-        vectors = self._vectors(chunks)
+        return Prepared(collection, new, chunks)
+
+    def embed(self, work: Prepared, between: Callable[[int], None] = lambda done: None) -> Vectors:
+        """The vectors of its chunks, `(n, dim)` float16.
+
+        Args:
+            between: called before each batch with the number of chunks that are done; may wait, and may raise.
+
+        Raises:
+            Unavailable: `give_up` was called.
+        """
+        chunks = work.chunks
+        vectors = np.empty((len(chunks), self._embedder.dim), np.float16)
+        start = 0
+        while start < len(chunks):
+            between(start)
+            self._check_given_up()
+            texts = [embed_text(chunk) for chunk in chunks[start : start + self._at_once]]
+            began = time.monotonic()
+            vectors[start : start + len(texts)] = self._embedder.embed_passages(texts)
+            self._at_once = next_batch(len(texts), time.monotonic() - began, self._at_once)
+            start += len(texts)
+        return vectors
+
+    def store(self, work: Prepared, vectors: Vectors, job: int | None = None) -> Outcome:
+        """Add the document, or replace the one with the same source, and end its job with it.
+
+        On disk and indexed when it returns.
+
+        Raises:
+            JobEnded: the job was cancelled; nothing was changed.
+            DiskFull, StoreDamaged, EmbedderChanged, Unavailable: nothing was changed, or the store was and the
+                indexes follow at the next change.
+        """
+        known = self._store.find(work.collection, work.document.source)
         if known is not None:
             self._before_removal()
-        document, change = self._store.put(collection, new, chunks, vectors, self._embedder.fingerprint)
+        document, change = self._store.put(
+            work.collection, work.document, work.chunks, vectors, self._embedder.fingerprint, job=job
+        )
         self._on_change(change)
         status: Status = "added" if known is None else "replaced"
-        return Outcome(source, status, document=document, chunks=document.chunks, losses=document.losses)
+        return Outcome(document.source, status, document=document, chunks=document.chunks, losses=document.losses)
 
     def _check_given_up(self) -> None:
         if self._given_up.is_set():
             raise Unavailable("The service is stopping; nothing of the document was stored.")
 
-    def _vectors(self, chunks: Sequence[NewChunk]) -> Vectors:
-        vectors = np.empty((len(chunks), self._embedder.dim), np.float16)
-        for start in range(0, len(chunks), _EMBED_AT_ONCE):
-            self._check_given_up()
-            texts = [embed_text(chunk) for chunk in chunks[start : start + _EMBED_AT_ONCE]]
-            vectors[start : start + len(texts)] = self._embedder.embed_passages(texts)
-        return vectors
+
+def next_batch(texts: int, seconds: float, before: int) -> int:
+    """How many texts to embed at once, so that a question that comes meanwhile waits for about `_BATCH_S` seconds.
+
+    Twice as many as the last time at most: a short batch of short texts says little.
+    """
+    wanted = int(texts * _BATCH_S / max(seconds, 1e-6))
+    return max(1, min(wanted, 2 * before, _EMBED_MOST))

@@ -1,0 +1,298 @@
+"""Owns the work on the queue of jobs: one thread reads and cuts, another embeds and stores; retries and their delays.
+
+Must not know HTTP, terminals, or how the indexes use a document.
+
+    submit ─▶ originals, then the row ─▶ [reader: take, prepare] ─▶ one waits ─▶ [embedder: embed, store] ─▶ waiters
+
+The bytes are on disk before the row is, and the row ends in the transaction that stores the document: after a crash
+every job is queued or ended, and what it needs is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
+
+import msgspec
+
+from appliance.documents.ingest import Ingester, Outcome, Prepared
+from appliance.documents.jobs_yield import Courtesy
+from appliance.documents.originals import Originals
+from appliance.errors import (
+    ApplianceError,
+    BadRequest,
+    EmbedderChanged,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    UnreadableDocument,
+)
+from appliance.store.db import Store
+from appliance.store.jobs import STATES, Job, JobConflict, JobEnded, JobState
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS_MOST = 10  # then a job is left to people
+FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 300.0
+_STUBBORN_S = 2.0  # between two tries to write down how a job ended, on a disk that is full
+_FATAL = (UnreadableDocument, TooLarge, BadRequest, NotFound)  # the same bytes will fail again
+T = TypeVar("T")
+
+
+def delay_s(attempts: int) -> float:
+    """How long to wait after the attempt of that number, from 1."""
+    return float(min(FIRST_DELAY_S * 2 ** (attempts - 1), LONGEST_DELAY_S))
+
+
+class JobRunner:
+    """Works on the jobs of a store. Its calls may come from any thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        originals: Originals,
+        ingester: Ingester,
+        courtesy: Courtesy,
+        commit: Callable[[Callable[[], Outcome]], Outcome],
+        *,
+        keep_originals: bool,
+    ) -> None:
+        """`commit` runs what stores a document, alone among all writes, to its end.
+
+        Args:
+            keep_originals: of documents; those of jobs are kept until they end, in any case.
+        """
+        self._store = store
+        self._jobs = store.jobs
+        self._originals = originals
+        self._ingester = ingester
+        self._courtesy = courtesy
+        self._commit = commit
+        self._keep = keep_originals
+        self._lock = threading.Lock()  # of the waiters and of which originals are there
+        self._waiters: dict[int, Future[Outcome]] = {}
+        self._embedded: dict[int, int] = {}
+        self._due = threading.Event()
+        self._stopping = threading.Event()
+        self._read: queue.Queue[tuple[Job, Prepared] | None] = queue.Queue(1)
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Take up what an earlier process left, and work from now on; again: nothing."""
+        with self._lock:
+            if self._threads or self._stopping.is_set():
+                return
+            left = self._jobs.recover(ATTEMPTS_MOST)
+            if left:
+                log.info("%d jobs were under way when the service ended, and are done again", left)
+            self._originals.keep_only(self._jobs.needed(documents=self._keep))
+            self._threads = [
+                threading.Thread(target=self._read_all, name="job reader"),
+                threading.Thread(target=self._embed_all, name="job embedder"),
+            ]
+            for thread in self._threads:
+                thread.start()
+
+    def stop(self) -> None:
+        """End soon: what is under way is queued again. Who waits for a job gets `Unavailable`."""
+        self._stopping.set()
+        self._courtesy.hurry()
+        self._ingester.give_up()
+        self._due.set()
+        for thread in self._threads:
+            thread.join()
+        with self._lock:
+            waiters, self._waiters = self._waiters, {}
+        for job_id, waiter in waiters.items():
+            waiter.set_exception(Unavailable(f"The service is stopping; job {job_id} goes on when it runs again."))
+
+    def submit(self, collection: str, source: str, name: str, data: bytes, *, patient: bool = True) -> Job:
+        """Queue a document; bytes and job are on disk when it returns.
+
+        Raises:
+            BadRequest: the collection's name is not allowed.
+            DiskFull, Unavailable: it was not queued.
+        """
+        return self._submit(collection, source, name, data, patient=patient, waiter=None)
+
+    def ingest(self, collection: str, source: str, name: str, data: bytes) -> Future[Outcome]:
+        """Queue a document for somebody who waits: what may pass is told at once, and not tried again.
+
+        The future may hold any `ApplianceError`.
+        """
+        waiter: Future[Outcome] = Future()
+        self._submit(collection, source, name, data, patient=False, waiter=waiter)
+        return waiter
+
+    def _submit(
+        self, collection: str, source: str, name: str, data: bytes, *, patient: bool, waiter: Future[Outcome] | None
+    ) -> Job:
+        if self._stopping.is_set():
+            raise Unavailable("The service is stopping.")
+        with self._lock:
+            sha256 = self._originals.add(data)
+            job = self._jobs.add(collection, source, name, sha256, len(data), patient=patient)
+            if waiter is not None:
+                self._waiters[job.id] = waiter
+        self._due.set()
+        return job
+
+    def job(self, job_id: int) -> Job:
+        """One job, with how far it is. Raises `NotFound`."""
+        return self._with_progress(self._jobs.get(job_id))
+
+    def list(self, states: Sequence[JobState] = STATES, *, limit: int = 100, before: int | None = None) -> list[Job]:
+        """Jobs, the newest first."""
+        return [self._with_progress(job) for job in self._jobs.list(states, limit=limit, before=before)]
+
+    def counts(self) -> Mapping[str, int]:
+        """How many jobs are in each state."""
+        return self._jobs.counts()
+
+    def cancel(self, job_id: int) -> Job:
+        """End a job; nothing of it is stored when this returns. Raises `NotFound`, `JobConflict`."""
+        job = self._jobs.cancel(job_id)
+        self._drop(job.sha256)
+        self._due.set()
+        return job
+
+    def retry(self, job_id: int) -> Job:
+        """Queue a failed job again. Raises `NotFound`, `JobConflict`."""
+        with self._lock:
+            self._originals.read(self._jobs.get(job_id).sha256)
+            job = self._jobs.retry(job_id)
+        self._due.set()
+        return job
+
+    def dropped(self, sha256: str) -> None:
+        """A document with these bytes was deleted or replaced."""
+        self._drop(sha256)
+        self._due.set()
+
+    def _with_progress(self, job: Job) -> Job:
+        return msgspec.structs.replace(job, embedded=self._embedded.get(job.id, 0))
+
+    # -- the two threads ----------------------------------------------------------------------------------
+
+    def _read_all(self) -> None:
+        while not self._stopping.is_set():
+            self._due.clear()
+            try:
+                job = self._jobs.take()
+                wait_s = self._jobs.due_in() if job is None else None
+            except ApplianceError as error:
+                log.warning("the queue cannot be read: %s", error)
+                self._stopping.wait(_STUBBORN_S)
+                continue
+            if job is None:
+                # A job that is blocked by another of its source is due, too: that one wakes us when it ends.
+                self._due.wait(wait_s or None)
+                continue
+            self._courtesy.wait()
+            work = self._attempt(job, lambda job=job: self._prepare(job))  # type: ignore[misc]
+            if work is not None:
+                self._read.put((job, work))
+        self._read.put(None)
+
+    def _embed_all(self) -> None:
+        while (item := self._read.get()) is not None:
+            job, work = item
+            self._attempt(job, lambda job=job, work=work: self._embed(job, work))  # type: ignore[misc]
+            self._embedded.pop(job.id, None)
+            self._due.set()
+
+    def _prepare(self, job: Job) -> Prepared | None:
+        work = self._ingester.prepare(job.collection, job.source, job.name, self._originals.read(job.sha256))
+        if isinstance(work, Prepared):
+            return work
+        assert work.document is not None  # noqa: S101 - it is the one that was found
+        self._jobs.unchanged(job.id, work.document.id, work.chunks)
+        self._ended(job, work)
+        return None
+
+    def _embed(self, job: Job, work: Prepared) -> None:
+        self._jobs.embedding(job.id, len(work.chunks))
+
+        def between(done: int) -> None:
+            self._embedded[job.id] = done
+            self._courtesy.wait()
+            if not self._jobs.get(job.id).live:
+                raise JobEnded
+
+        vectors = self._ingester.embed(work, between)
+        self._courtesy.wait()
+        before = self._store.find(job.collection, job.source)
+        outcome = self._commit(lambda: self._ingester.store(work, vectors, job.id))
+        if before is not None:
+            self._drop(before.sha256)
+        self._ended(job, outcome)
+
+    def _attempt(self, job: Job, step: Callable[[], T]) -> T | None:
+        """Do a step of a job; a fault is written down, and nothing is returned."""
+        try:
+            return step()
+        except JobEnded:
+            cancelled = self._jobs.get(job.id)
+            self._fault(job, JobConflict(f"Job {job.id} was cancelled. {cancelled.reason}"))
+        except _FATAL as error:
+            reason = error.text
+            self._write_down(lambda: self._jobs.fail(job.id, reason, retryable=False))
+            self._ended(job, Outcome(job.source, "failed", reason))
+        except Exception as error:
+            if not isinstance(error, ApplianceError | OSError):
+                log.exception("job %d met a fault of the program", job.id)
+            self._put_off(job, error)
+        return None
+
+    def _put_off(self, job: Job, error: Exception) -> None:
+        """What may pass: to be tried again, unless somebody waits who is told, or it was tried too often."""
+        reason = error.text if isinstance(error, ApplianceError) else f"{type(error).__name__}: {error}"
+        if self._stopping.is_set():
+            self._write_down(lambda: self._jobs.put_back(job.id))
+            return
+        if not job.patient:
+            self._write_down(lambda: self._jobs.fail(job.id, reason, retryable=False))
+        elif job.attempts >= ATTEMPTS_MOST or isinstance(error, EmbedderChanged):
+            self._write_down(lambda: self._jobs.fail(job.id, reason, retryable=True))
+        else:
+            log.info("job %d is tried again in %g s: %s", job.id, delay_s(job.attempts), reason)
+            self._write_down(lambda: self._jobs.later(job.id, reason, delay_s(job.attempts)))
+            return
+        self._drop(job.sha256)
+        self._fault(job, error)
+
+    def _write_down(self, change: Callable[[], None]) -> None:
+        """Write how an attempt ended, however long that takes; a stop leaves it to the next start."""
+        while True:
+            try:
+                change()
+                return
+            except JobEnded:
+                return
+            except ApplianceError as error:
+                log.warning("how a job ended cannot be written: %s", error)
+                if self._stopping.wait(_STUBBORN_S):
+                    return
+
+    def _ended(self, job: Job, outcome: Outcome) -> None:
+        self._drop(job.sha256)
+        with self._lock:
+            waiter = self._waiters.pop(job.id, None)
+        if waiter is not None:
+            waiter.set_result(outcome)
+
+    def _fault(self, job: Job, error: Exception) -> None:
+        with self._lock:
+            waiter = self._waiters.pop(job.id, None)
+        if waiter is not None:
+            waiter.set_exception(error)
+
+    def _drop(self, sha256: str) -> None:
+        """Delete bytes that nothing needs any more."""
+        with self._lock:
+            if not self._jobs.needs(sha256, documents=self._keep):
+                self._originals.drop(sha256)
