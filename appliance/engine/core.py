@@ -137,7 +137,7 @@ class Core:
         now = time.monotonic()
         while not self._landed.empty():
             self._out.append(self._landed.get())
-        for constraint, outcome in self._intake.compiled(now):
+        for constraint, outcome in self._intake.compiled():
             for sequence in self._compiling(constraint):
                 try:
                     self._intake.constrain(sequence, outcome)

@@ -89,12 +89,12 @@ class Intake:
             if grammar is not None:
                 self.constrain(sequence, grammar)
             else:
-                self._compiler.start(request.constraint, now_s)
+                self._compiler.start(request.constraint)
         return sequence
 
-    def compiled(self, now_s: float) -> list[tuple[Constraint, Grammar | BaseException]]:
+    def compiled(self) -> list[tuple[Constraint, Grammar | BaseException]]:
         """Constraints that were compiled since the last call, or why they can't be: for `constrain`."""
-        return self._compiler.results(now_s)
+        return self._compiler.results()
 
     def constrain(self, sequence: Sequence, outcome: Grammar | BaseException) -> None:
         """Put a sequence under its constraint.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from appliance.engine.radix import KV, NO_SEQUENCE, InMemory, Node, Saved, common_length
 
-WORTH_SAVING_TOKENS = 16  # a shorter range is computed again sooner than it is copied
+WORTH_SAVING_TOKENS = 8  # a shorter range is not worth a place of its own
 WORTH_KEEPING_HITS = 2  # requests that found a range again: it goes to the disk, if there is one
 PIN_SHARE = 4  # of all cells, and of all sequence ids, one in so many may be pinned
 
