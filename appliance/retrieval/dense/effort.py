@@ -17,6 +17,7 @@ DEPTHS = (10, 100)  # k at which recall is measured; between them the effort is 
 _LADDER = (10, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)  # ef
 _RESCORED = (1.0, 1.5, 2.0, 4.0)  # times k; and then all candidates
 _QUESTIONS = 256
+_STANDARD_ERRORS = 2.0
 _DRIFT = 0.5  # how far questions lie from passages, as a share of how far passages lie from their mean
 _DRIFTERS = 64  # passages of which the way is mixed
 _AT_ONCE = 32  # questions: so much work is done between two looks at whether it is still wanted
@@ -58,7 +59,8 @@ def measure(rows: Halves, walk_all: Callable[[Floats, int], Rows]) -> Efforts:
         walk_all: the graph's own search: places `(q, ef)` of the nearest to each of `(q, dim)` vectors, best first,
             -1 where it found fewer. Given few at a time.
 
-    The mean recall less its standard error must reach the target. What is not reached is left out.
+    The mean recall less two standard errors must reach the target: a walk that ends in the wrong place misses all of
+    the nearest, so few questions decide. What is not reached is left out.
     """
     if len(rows) <= _LADDER[0]:
         return ()
@@ -75,7 +77,7 @@ def measure(rows: Halves, walk_all: Callable[[Floats, int], Rows]) -> Efforts:
             reached = _recalls(found, exact[:, :depth])
             for rescored in sorted({min(ef, int(depth * share)) for share in _RESCORED} | {ef}):
                 recalls = reached[:, rescored - 1]
-                sure = float(recalls.mean() - recalls.std() / np.sqrt(len(recalls)))
+                sure = float(recalls.mean() - _STANDARD_ERRORS * recalls.std() / np.sqrt(len(recalls)))
                 for target in [target for target in missing[depth] if sure >= target]:
                     efforts.append(Effort(target, depth, ef, rescored, float(recalls.mean())))
                     missing[depth].remove(target)

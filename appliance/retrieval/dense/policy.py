@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 _FAN = 4  # so many segments of one size become one
+_WORTH = 8  # a quiet time is used to rewrite at most so many vectors for each that comes to them
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -32,12 +33,13 @@ class SegmentSize(msgspec.Struct, frozen=True):
     alive: int
 
 
-def segments_to_merge(segments: Sequence[SegmentSize], limits: Limits) -> list[int]:
+def segments_to_merge(segments: Sequence[SegmentSize], limits: Limits, *, quiet: bool = False) -> list[int]:
     """Places of the segments that should become one (or, if nothing in them is alive, none); empty: all is well.
 
     A segment is written anew when less than half of it is alive. Four segments of about the same size are merged,
     the smallest first, so that a vector is written about log₄(n / seal) times, and a search asks at most three
-    segments of each size.
+    segments of each size. When it is `quiet`, so that time costs nothing, all that is not too small beside the rest
+    becomes one: each segment that a search asks costs it a walk.
     """
     half_dead = [place for place, one in enumerate(segments) if one.alive * 2 < one.total]
     if half_dead:
@@ -49,6 +51,16 @@ def segments_to_merge(segments: Sequence[SegmentSize], limits: Limits) -> list[i
         chosen = sorted(places, key=lambda place: segments[place].alive)[:_FAN]
         if len(chosen) == _FAN and sum(segments[place].alive for place in chosen) <= limits.largest:
             return sorted(chosen)
+    return _all_in_one(segments, limits) if quiet else []
+
+
+def _all_in_one(segments: Sequence[SegmentSize], limits: Limits) -> list[int]:
+    places = sorted(range(len(segments)), key=lambda place: segments[place].alive)
+    while len(places) > 1:
+        sizes = [segments[place].alive for place in places]
+        if sum(sizes) <= limits.largest and sum(sizes[:-1]) * _WORTH >= sizes[-1]:
+            return sorted(places)
+        places.pop()
     return []
 
 

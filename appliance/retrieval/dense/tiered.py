@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ import numpy as np
 
 from appliance.retrieval.dense import files, state
 from appliance.retrieval.dense.hot import Hot
+from appliance.retrieval.dense.merge import Merge
 from appliance.retrieval.dense.policy import Limits, SegmentSize, segments_to_merge
 from appliance.retrieval.dense.segment import Cancelled, Segment, write_segment
 from appliance.retrieval.dense.types import DEFAULT_TARGET, TARGETS, Asked, Floats, Hits, Ids
@@ -42,7 +43,6 @@ log = logging.getLogger(__name__)
 Fetch = Callable[[Ids], Halves]
 _READ_AT_ONCE = 4096  # pending vectors
 _FROZEN = 4  # full hot tiers that may wait to be sealed; then whoever adds seals them
-_BLOCK = 16_384
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,10 @@ class TieredVectors:
             scores[waiting] = query.cosines(vectors)
         return scores
 
-    def maintain(self) -> bool:
+    def maintain(self, *, quiet: bool = False) -> bool:
         """Do the next piece of slow work, if there is any; whether there was. Searches go on beside it.
+
+        When nothing has changed for a while, `quiet` finds more to do: it makes few segments of many.
 
         Raises:
             OSError: the disk is full or not writable; nothing is lost, and the work is still to be done.
@@ -243,7 +245,7 @@ class TieredVectors:
                 elif view.hots[-1].count - view.hots[-1].walked > self._limits.exact:
                     self._extend_graph()
                 else:
-                    return self._merge()
+                    return self._merge(quiet)
             except Cancelled:
                 return False
             except files.Overtaken:
@@ -253,11 +255,11 @@ class TieredVectors:
             return True
 
     def settle(self) -> None:
-        """Do all slow work now, and seal what is hot."""
+        """Do all slow work now, that of a quiet time too, and seal what is hot."""
         with self._lock:
             if self._view.hots[-1].count:
                 self._swap(hots=(*self._view.hots, Hot.empty(self._dim)))
-        while self.maintain():
+        while self.maintain(quiet=True):
             pass
 
     def verify(self) -> list[str]:
@@ -355,40 +357,24 @@ class TieredVectors:
     def _seal(self) -> None:
         self._rewrite((), self._view.hots[:-1])
 
-    def _merge(self) -> bool:
+    def _merge(self, quiet: bool) -> bool:
         segments = self._view.segments
         sizes = [SegmentSize(one.size, one.alive) for one in segments]
-        chosen = segments_to_merge(sizes, self._limits)
+        chosen = segments_to_merge(sizes, self._limits, quiet=quiet)
         if chosen:
             self._rewrite([segments[place] for place in chosen], ())
         return bool(chosen)
 
     def _rewrite(self, segments: Sequence[Segment], hots: Sequence[Hot]) -> None:
         """Make one segment of what is alive in these parts, and put it in their place."""
-        sources: tuple[Segment | Hot, ...] = (*segments, *hots)
-        alive = [np.flatnonzero(~part.dead) for part in sources]
-        ids = np.concatenate([part.ids[rows] for part, rows in zip(sources, alive, strict=True)])
-        order = np.argsort(ids, kind="stable")
-        part_of = np.repeat(np.arange(len(sources)), [len(rows) for rows in alive])[order]
-        row_of = np.concatenate(alive)[order]
-
-        def blocks() -> Iterator[Halves]:
-            for begin in range(0, len(order), _BLOCK):
-                parts, rows = part_of[begin : begin + _BLOCK], row_of[begin : begin + _BLOCK]
-                block = np.empty((len(rows), self._dim), np.float16)
-                for number, part in enumerate(sources):
-                    own = parts == number
-                    block[own] = part.vectors[rows[own]]
-                yield block
-
+        merge = Merge((*segments, *hots))
         new: list[Segment] = []
-        if len(order):
-            path = write_segment(self._folder, ids[order], blocks, self._dim, self._wanted, self._threads)
+        if len(merge.ids):
+            path = write_segment(self._folder, merge.ids, merge.blocks, self._dim, self._wanted, self._threads)
             new = [Segment(path, self._dim)]
         with self._lock:
             for segment in new:
-                gone = [part.dead[rows] for part, rows in zip(sources, alive, strict=True)]
-                segment.remove(np.flatnonzero(np.concatenate(gone)[order]))
+                segment.remove(merge.died_since())
             view = self._view
             replaced = {id(part.removed) for part in hots}
             kept = replace(

@@ -27,6 +27,7 @@ from appliance.store.records import Change, Vectors
 log = logging.getLogger(__name__)
 
 _READ_NOW = 4096  # vectors that are missing; more are read on the side
+_QUIET_S = 600.0  # without a change, and segments are merged that need not be
 _RETRY_S = 60.0  # after a fault of the disk
 
 
@@ -165,11 +166,11 @@ class Tiers:
 
     def _work(self) -> None:
         while not self._stopping.is_set():
-            self._due.wait()
+            quiet = not self._due.wait(_QUIET_S)
             self._due.clear()
             for collection, tier in list(self._tiers.items()):
                 try:
-                    while not self._stopping.is_set() and tier.maintain():
+                    while not self._stopping.is_set() and tier.maintain(quiet=quiet):
                         if tier.damaged:
                             self._mend_damaged(collection, tier)
                 except Exception:

@@ -19,10 +19,10 @@ sizes = st.lists(
 ).map(lambda drawn: [SegmentSize(total, alive) for total, alive in drawn])
 
 
-@given(sizes)
-def test_merging_ends_with_few_segments_of_each_size_and_none_half_dead(segments: list[SegmentSize]) -> None:
+@given(sizes, st.booleans())
+def test_merging_ends_with_few_segments_and_none_half_dead(segments: list[SegmentSize], quiet: bool) -> None:
     written = 0
-    while chosen := segments_to_merge(segments, LIMITS):
+    while chosen := segments_to_merge(segments, LIMITS, quiet=quiet):
         assert len(set(chosen)) == len(chosen)
         alive = sum(segments[place].alive for place in chosen)
         assert len(chosen) == 1 or alive <= LIMITS.largest
@@ -32,6 +32,8 @@ def test_merging_ends_with_few_segments_of_each_size_and_none_half_dead(segments
     assert all(one.alive * 2 >= one.total for one in segments)
     assert len([one for one in segments if one.alive <= 200]) < 4
     assert written <= 12 * 30 * 20_000
+    if quiet and segments and sum(one.alive for one in segments) <= LIMITS.largest:
+        assert sum(one.alive for one in segments) <= 1.125 * max(one.alive for one in segments)
 
 
 def test_effort_grows_with_k_and_is_unknown_where_a_depth_is() -> None:

@@ -174,7 +174,7 @@ def test_many_missing_vectors_are_found_while_they_are_read_again(
     monkeypatch.setattr(tiers, "_READ_NOW", 10)
     held = threading.Event()
     maintain = TieredVectors.maintain
-    monkeypatch.setattr(TieredVectors, "maintain", lambda tier: held.wait() and maintain(tier))
+    monkeypatch.setattr(TieredVectors, "maintain", lambda tier, **how: held.wait() and maintain(tier, **how))
     recall = recall_over(store, tmp_path / "index", exact_limit=5)
     assert recall.check() == []
     request = SearchRequest("pump 2 part 7", "manuals", "dense", False, 5)
@@ -197,11 +197,11 @@ def test_work_on_the_side_that_fails_is_tried_again(
     monkeypatch.setattr(tiers, "_RETRY_S", 0.01)
     maintain, failed = TieredVectors.maintain, threading.Event()
 
-    def failing(tier: TieredVectors) -> bool:
+    def failing(tier: TieredVectors, *, quiet: bool) -> bool:
         if not failed.is_set():
             failed.set()
             raise OSError(28, "No space left on device")
-        return maintain(tier)
+        return maintain(tier, quiet=quiet)
 
     monkeypatch.setattr(TieredVectors, "maintain", failing)
     documents_of(store, tmp_path / "index", 6, exact_limit=5)
