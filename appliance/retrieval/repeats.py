@@ -47,7 +47,8 @@ class Repeats:
         """The number of the kept passage that says what `text` says, in the order they were kept; None: keep it."""
         words = _words(text)
         alike = self._kept.setdefault((_telling(words), self._asked.intersection(words)), [])
-        runs = frozenset(zip(words, words[1:], words[2:], strict=False)) or frozenset([tuple(words)])
+        runs: frozenset[tuple[str, ...]] = frozenset(zip(words, words[1:], words[2:], strict=False))
+        runs = runs or frozenset([tuple(words)])
         for number, others in alike:
             if len(runs & others) >= _ALIKE * len(runs | others):
                 return number

@@ -84,12 +84,14 @@ def document_by_id(connection: sqlite3.Connection, document_id: int) -> Document
 def document_of(row: Sequence[Any]) -> Document:
     """A row of the view `document_rows` as a record."""
     *plain, losses, attributes = row
-    return Document(*plain, msgspec.json.decode(losses, type=tuple[Loss, ...]), _attributes(attributes))
+    values = (*plain, msgspec.json.decode(losses, type=tuple[Loss, ...]), _attributes(attributes))
+    return Document(*values)
 
 
 def chunk_of(row: Sequence[Any]) -> Chunk:
     """A row of the view `chunk_rows` as a record."""
-    return Chunk(*row[:-1], _attributes(row[-1]))
+    values = (*row[:-1], _attributes(row[-1]))
+    return Chunk(*values)
 
 
 def _attributes(column: str) -> Attributes:

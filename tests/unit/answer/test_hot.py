@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from appliance.answer import hot as hot_module
 from appliance.answer.hot import HotAnswers
 from appliance.answer.types import (
     Delta,
@@ -75,7 +75,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(hot_module.time, "time", clock.time)  # the module itself: tiers ask it too
+    monkeypatch.setattr(time, "time", clock.time)
     return clock
 
 
@@ -117,7 +117,7 @@ async def until(condition) -> None:  # type: ignore[no-untyped-def]
             await asyncio.sleep(0.001)
 
 
-async def test_the_same_question_gets_the_same_pieces_again(bed: Bed):
+async def test_the_same_question_gets_the_same_pieces_again(bed: Bed) -> None:
     first = await read(bed)
     again = await read(bed, question("torque", request_id="second"))
     assert told(first) == ("Answer 1 [1].", "miss")
@@ -131,7 +131,7 @@ async def test_the_same_question_gets_the_same_pieces_again(bed: Bed):
     assert bed.answers.made == 1
 
 
-async def test_another_question_version_or_caller_gets_another_answer(bed: Bed):
+async def test_another_question_version_or_caller_gets_another_answer(bed: Bed) -> None:
     await read(bed)
     assert told(await read(bed, question("Pressure?"))) == ("Answer 2 [1].", "miss")
     assert told(await read(bed, question(label="other"))) == ("Answer 3 [1].", "miss")
@@ -139,7 +139,7 @@ async def test_another_question_version_or_caller_gets_another_answer(bed: Bed):
     assert told(await read(bed)) == ("Answer 4 [1].", "miss")
 
 
-async def test_five_hundred_at_once_are_one_generation(bed: Bed):
+async def test_five_hundred_at_once_are_one_generation(bed: Bed) -> None:
     bed.answers.gate.clear()
     readers = [asyncio.create_task(read(bed, question(request_id=f"{n}"))) for n in range(500)]
     await until(lambda: bed.answers.made == 1)
@@ -151,7 +151,9 @@ async def test_five_hundred_at_once_are_one_generation(bed: Bed):
     assert sorted(cache for _, cache in found).count("miss") == 1
 
 
-async def test_five_hundred_at_once_on_an_old_answer_are_one_generation_though_the_first_leaves(bed: Bed, clock: Clock):
+async def test_five_hundred_at_once_on_an_old_answer_are_one_generation_though_the_first_leaves(
+    bed: Bed, clock: Clock
+) -> None:
     await read(bed)
     clock.now += 1000
     bed.answers.gate.clear()
@@ -166,13 +168,13 @@ async def test_five_hundred_at_once_on_an_old_answer_are_one_generation_though_t
     assert bed.answers.made == 2
 
 
-async def test_an_old_answer_is_not_given_when_the_new_one_comes_in_time(bed: Bed, clock: Clock):
+async def test_an_old_answer_is_not_given_when_the_new_one_comes_in_time(bed: Bed, clock: Clock) -> None:
     await read(bed)
     clock.now += 1000
     assert told(await read(bed)) == ("Answer 2 [1].", "hit")
 
 
-async def test_an_old_answer_is_better_than_none(bed: Bed, clock: Clock):
+async def test_an_old_answer_is_better_than_none(bed: Bed, clock: Clock) -> None:
     await read(bed)
     clock.now += 1000
     bed.answers.fails = True
@@ -181,7 +183,7 @@ async def test_an_old_answer_is_better_than_none(bed: Bed, clock: Clock):
     assert told(await read(bed)) == ("Answer 3 [1].", "hit")
 
 
-async def test_a_popular_answer_is_renewed_before_it_is_old_an_unpopular_one_is_not(bed: Bed, clock: Clock):
+async def test_a_popular_answer_is_renewed_before_it_is_old_an_unpopular_one_is_not(bed: Bed, clock: Clock) -> None:
     await read(bed)
     clock.now += 100
     assert told(await read(bed)) == ("Answer 1 [1].", "hit")
@@ -194,7 +196,7 @@ async def test_a_popular_answer_is_renewed_before_it_is_old_an_unpopular_one_is_
     assert bed.answers.made == 2
 
 
-async def test_at_most_one_answer_is_renewed_ahead_at_a_time(bed: Bed, clock: Clock):
+async def test_at_most_one_answer_is_renewed_ahead_at_a_time(bed: Bed, clock: Clock) -> None:
     for text in ("a1", "b1", "c1"):
         for _ in range(3):
             await read(bed, question(text))
@@ -208,7 +210,7 @@ async def test_at_most_one_answer_is_renewed_ahead_at_a_time(bed: Bed, clock: Cl
     bed.answers.gate.set()
 
 
-async def test_while_it_is_busy_old_answers_are_given_at_once_and_nothing_is_made_anew(bed: Bed, clock: Clock):
+async def test_while_it_is_busy_old_answers_are_given_at_once_and_nothing_is_made_anew(bed: Bed, clock: Clock) -> None:
     for _ in range(4):
         await read(bed)
     bed.hot._busy = lambda: True
@@ -220,7 +222,7 @@ async def test_while_it_is_busy_old_answers_are_given_at_once_and_nothing_is_mad
     assert told(await read(bed)) == ("Answer 2 [1].", "hit")
 
 
-async def test_when_the_clock_was_set_back_an_answer_counts_as_old(bed: Bed, clock: Clock):
+async def test_when_the_clock_was_set_back_an_answer_counts_as_old(bed: Bed, clock: Clock) -> None:
     await read(bed)
     clock.now -= 86400
     bed.answers.fails = True
@@ -238,13 +240,13 @@ async def test_when_the_clock_was_set_back_an_answer_counts_as_old(bed: Bed, clo
         ("something_new: unknown", False),
     ],
 )
-async def test_what_a_bad_moment_took_away_is_not_kept(bed: Bed, reason: str, kept: bool):
+async def test_what_a_bad_moment_took_away_is_not_kept(bed: Bed, reason: str, kept: bool) -> None:
     bed.answers.degraded = (reason,)
     await read(bed)
     assert told(await read(bed))[1] == ("hit" if kept else "miss")
 
 
-async def test_what_failed_is_not_kept_and_all_who_waited_are_told(bed: Bed):
+async def test_what_failed_is_not_kept_and_all_who_waited_are_told(bed: Bed) -> None:
     bed.answers.fails = True
     bed.answers.gate.clear()
     readers = [asyncio.create_task(read(bed)) for _ in range(2)]
@@ -257,7 +259,7 @@ async def test_what_failed_is_not_kept_and_all_who_waited_are_told(bed: Bed):
     assert told(await read(bed)) == ("Answer 2 [1].", "miss")
 
 
-async def test_when_the_last_reader_leaves_the_making_ends_and_nothing_is_kept(bed: Bed):
+async def test_when_the_last_reader_leaves_the_making_ends_and_nothing_is_kept(bed: Bed) -> None:
     bed.answers.gate.clear()
     readers = [asyncio.create_task(read(bed)) for _ in range(3)]
     await until(lambda: bed.answers.made == 1)
@@ -268,7 +270,7 @@ async def test_when_the_last_reader_leaves_the_making_ends_and_nothing_is_kept(b
     assert told(await read(bed)) == ("Answer 2 [1].", "miss")
 
 
-async def test_bypass_neither_looks_nor_keeps_and_refresh_makes_anew_and_keeps(bed: Bed):
+async def test_bypass_neither_looks_nor_keeps_and_refresh_makes_anew_and_keeps(bed: Bed) -> None:
     await read(bed)
     assert told(await read(bed, question(cache="bypass"))) == ("Answer 2 [1].", "miss")
     assert told(await read(bed)) == ("Answer 1 [1].", "hit")
@@ -276,7 +278,7 @@ async def test_bypass_neither_looks_nor_keeps_and_refresh_makes_anew_and_keeps(b
     assert told(await read(bed)) == ("Answer 3 [1].", "hit")
 
 
-async def test_what_is_drawn_at_random_is_made_each_time_unless_the_settings_say_otherwise(clock: Clock):
+async def test_what_is_drawn_at_random_is_made_each_time_unless_the_settings_say_otherwise(clock: Clock) -> None:
     drawn = question(sampling=Sampling(temperature=0.7))
     for sampled, made in ((False, 2), (True, 1)):
         bed = Bed(sampled=sampled)
@@ -287,7 +289,7 @@ async def test_what_is_drawn_at_random_is_made_each_time_unless_the_settings_say
         bed.cache.close()
 
 
-async def test_after_a_change_nothing_of_the_collection_is_left_not_even_what_was_being_made(bed: Bed):
+async def test_after_a_change_nothing_of_the_collection_is_left_not_even_what_was_being_made(bed: Bed) -> None:
     await read(bed)
     other = question("Other?", collection="d")
     await read(bed, other)
@@ -302,7 +304,7 @@ async def test_after_a_change_nothing_of_the_collection_is_left_not_even_what_wa
     assert told(await read(bed, question("Third?")))[1] == "miss"
 
 
-async def test_answers_survive_a_restart(tmp_path: Path, clock: Clock):
+async def test_answers_survive_a_restart(tmp_path: Path, clock: Clock) -> None:
     first = Bed(tmp_path)
     await read(first)
     await first.hot.close()
@@ -314,7 +316,7 @@ async def test_answers_survive_a_restart(tmp_path: Path, clock: Clock):
     second.cache.close()
 
 
-async def test_one_in_a_hurry_does_not_cut_the_answer_of_one_who_is_not(bed: Bed):
+async def test_one_in_a_hurry_does_not_cut_the_answer_of_one_who_is_not(bed: Bed) -> None:
     bed.answers.gate.clear()
     readers = [asyncio.create_task(read(bed, question(deadline_ms=ms))) for ms in (50.0, None)]
     await until(lambda: bed.answers.made == 2)
@@ -322,7 +324,7 @@ async def test_one_in_a_hurry_does_not_cut_the_answer_of_one_who_is_not(bed: Bed
     await asyncio.gather(*readers)
 
 
-def test_a_version_is_another_one_for_each_change_collection_and_model():
+def test_a_version_is_another_one_for_each_change_collection_and_model() -> None:
     versions = Versions(["store", "model"], {"c": 5})
     found = [versions.of("c"), versions.of("d"), versions.of(None)]
     versions.changed("c", 6)
@@ -334,7 +336,7 @@ def test_a_version_is_another_one_for_each_change_collection_and_model():
     assert Versions(["store", "model"], {"c": 5}).of("c") == found[0]  # after a restart
 
 
-async def test_closing_ends_what_is_being_made(bed: Bed):
+async def test_closing_ends_what_is_being_made(bed: Bed) -> None:
     bed.answers.gate.clear()
     reading = asyncio.create_task(read(bed))
     await until(lambda: bed.answers.made == 1)

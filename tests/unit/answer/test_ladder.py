@@ -19,7 +19,7 @@ COSTS = st.builds(Costs, waiting=MS, words=MS, recall=MS, generation=MS)
 
 
 @given(left=MS, costs=COSTS, best=st.sampled_from(Rung))
-def test_the_rung_fits_and_none_better_does(left: float, costs: Costs, best: Rung):
+def test_the_rung_fits_and_none_better_does(left: float, costs: Costs, best: Rung) -> None:
     rung = highest(left, costs, best)
     assert rung >= best
     assert rung == Rung.REFUSED or costs.of(rung) <= left
@@ -27,12 +27,12 @@ def test_the_rung_fits_and_none_better_does(left: float, costs: Costs, best: Run
 
 
 @given(left=MS, more=MS, costs=COSTS)
-def test_more_time_never_gets_a_worse_answer(left: float, more: float, costs: Costs):
+def test_more_time_never_gets_a_worse_answer(left: float, more: float, costs: Costs) -> None:
     assert highest(left + more, costs) <= highest(left, costs)
 
 
 @given(left=MS, costs=COSTS, most=st.floats(1, 5000))
-def test_what_is_left_for_reranking_leaves_the_rest_its_time(left: float, costs: Costs, most: float):
+def test_what_is_left_for_reranking_leaves_the_rest_its_time(left: float, costs: Costs, most: float) -> None:
     if highest(left, costs) == Rung.FULL:
         budget = rerank_budget_ms(left, costs, most)
         assert min(RERANK_LEAST_MS, most) <= budget + 1e-6
@@ -40,17 +40,17 @@ def test_what_is_left_for_reranking_leaves_the_rest_its_time(left: float, costs:
         assert costs.of(Rung.UNRANKED) + budget <= left + 1e-6
 
 
-def test_steps_down_in_order_as_time_runs_out():
+def test_steps_down_in_order_as_time_runs_out() -> None:
     costs = Costs(waiting=10, words=5, recall=40, generation=500)
     rungs = [highest(left, costs) for left in (1000, 560, 300, 20, 5)]
     assert rungs == [Rung.FULL, Rung.UNRANKED, Rung.EXCERPTS, Rung.WORDS, Rung.REFUSED]
 
 
-def test_while_nothing_is_known_everything_is_tried():
+def test_while_nothing_is_known_everything_is_tried() -> None:
     assert highest(1000, Costs()) == Rung.FULL
 
 
-def test_an_estimate_follows_what_is_measured():
+def test_an_estimate_follows_what_is_measured() -> None:
     estimates = Estimates()
     assert estimates.mean_ms("recall", 3) == 0.0 == estimates.promise_ms("recall", 3)
     for _ in range(100):
@@ -63,7 +63,7 @@ def test_an_estimate_follows_what_is_measured():
 
 
 @given(st.lists(st.floats(1, 100), min_size=50, max_size=200))
-def test_a_promise_is_not_below_the_mean(values: list[float]):
+def test_a_promise_is_not_below_the_mean(values: list[float]) -> None:
     estimates = Estimates()
     for value in values:
         estimates.observe("s", 0, value)
@@ -71,7 +71,7 @@ def test_a_promise_is_not_below_the_mean(values: list[float]):
     assert estimates.promise_ms("s", 0) >= estimates.mean_ms("s", 0)
 
 
-def test_a_load_that_was_never_seen_is_reckoned_from_the_nearest():
+def test_a_load_that_was_never_seen_is_reckoned_from_the_nearest() -> None:
     estimates = Estimates()
     estimates.observe("first_token", 1, 100.0)
     assert estimates.mean_ms("first_token", 8) == 800.0
@@ -80,7 +80,7 @@ def test_a_load_that_was_never_seen_is_reckoned_from_the_nearest():
     assert estimates.mean_ms("first_token", 9) == 300.0
 
 
-def test_what_is_never_tried_is_believed_less_each_time():
+def test_what_is_never_tried_is_believed_less_each_time() -> None:
     estimates = Estimates()
     estimates.observe("generation", 0, 60_000.0)
     tries = 0
@@ -90,7 +90,7 @@ def test_what_is_never_tried_is_believed_less_each_time():
     assert 10 < tries < 60
 
 
-async def test_so_many_at_once_in_the_order_of_their_coming():
+async def test_so_many_at_once_in_the_order_of_their_coming() -> None:
     gate = Turnstile(2, 100)
     order: list[int] = []
     inside = most = 0
@@ -113,7 +113,7 @@ async def test_so_many_at_once_in_the_order_of_their_coming():
     assert (most, order, gate.waiting) == (2, list(range(9)), 0)
 
 
-async def test_one_too_many_is_told_when_to_come_back():
+async def test_one_too_many_is_told_when_to_come_back() -> None:
     gate = Turnstile(1, 2)
     async with gate.turn():
         waiting = [asyncio.create_task(_pass(gate)) for _ in range(2)]
@@ -132,7 +132,7 @@ async def _pass(gate: Turnstile) -> None:
 
 
 @given(leavers=st.sets(st.integers(0, 9)), failing=st.sets(st.integers(0, 9)))
-def test_whoever_leaves_or_fails_gives_the_place_to_the_next(leavers: set[int], failing: set[int]):
+def test_whoever_leaves_or_fails_gives_the_place_to_the_next(leavers: set[int], failing: set[int]) -> None:
     async def scene() -> None:
         gate = Turnstile(2, 100)
         done: list[int] = []
@@ -161,7 +161,7 @@ def test_whoever_leaves_or_fails_gives_the_place_to_the_next(leavers: set[int], 
     asyncio.run(scene())
 
 
-async def test_one_who_is_let_in_and_leaves_at_the_same_moment_takes_no_place_away():
+async def test_one_who_is_let_in_and_leaves_at_the_same_moment_takes_no_place_away() -> None:
     gate = Turnstile(1, 10)
     first = gate.turn()
     await first.__aenter__()

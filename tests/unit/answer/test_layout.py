@@ -33,18 +33,18 @@ def shared(layout: Layout | None, questions: int, seed: int) -> float:
     return found / (5 * questions)
 
 
-def test_nothing_is_known_at_first_so_passages_stand_by_place():
+def test_nothing_is_known_at_first_so_passages_stand_by_place() -> None:
     assert arrange(Layout(), 3, 1, 2) == [1, 2, 3]
 
 
-def test_what_is_used_often_stands_first():
+def test_what_is_used_often_stands_first() -> None:
     layout = Layout()
     for _ in range(3):
         arrange(layout, 9)
     assert arrange(layout, 1, 9, 5) == [9, 1, 5]
 
 
-def test_a_few_more_uses_change_no_order():
+def test_a_few_more_uses_change_no_order() -> None:
     layout = Layout()
     for _ in range(4):
         arrange(layout, 1, 2)
@@ -53,7 +53,7 @@ def test_a_few_more_uses_change_no_order():
     assert arrange(layout, 2, 1) == [1, 2]
 
 
-def test_by_place_alone_nothing_depends_on_what_was_asked_before():
+def test_by_place_alone_nothing_depends_on_what_was_asked_before() -> None:
     layout = Layout(by_use=False)
     for _ in range(10):
         arrange(layout, 9)
@@ -61,7 +61,7 @@ def test_by_place_alone_nothing_depends_on_what_was_asked_before():
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), unique=True, max_size=6), max_size=40))
-def test_every_passage_is_there_once_and_the_order_of_finding_is_no_matter(prompts: list[list[Key]]):
+def test_every_passage_is_there_once_and_the_order_of_finding_is_no_matter(prompts: list[list[Key]]) -> None:
     one, other = Layout(), Layout()
     for passages in prompts:
         placed = one.arrange(passages, lambda key: key)
@@ -69,14 +69,14 @@ def test_every_passage_is_there_once_and_the_order_of_finding_is_no_matter(promp
         assert placed == other.arrange(reversed(passages), lambda key: key)
 
 
-def test_more_is_shared_than_by_place_or_by_relevance():
+def test_more_is_shared_than_by_place_or_by_relevance() -> None:
     by_use = sum(shared(Layout(), 200, seed) for seed in range(10))
     by_place = sum(shared(Layout(by_use=False), 200, seed) for seed in range(10))
     by_relevance = sum(shared(None, 200, seed) for seed in range(10))
     assert by_use > 1.2 * by_place > 1.2 * by_relevance
 
 
-def test_popularity_fades_and_what_nobody_asks_for_is_forgotten():
+def test_popularity_fades_and_what_nobody_asks_for_is_forgotten() -> None:
     layout = Layout()
     for _ in range(100):
         arrange(layout, 9)

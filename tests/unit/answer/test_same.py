@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from appliance.answer.types import Message, Question
 from appliance.engine.protocol import Constraint, Sampling
 
 
-def ask(text: str = "Is it on?", collection: str | None = "c", **other: object) -> Question:
+def ask(text: str = "Is it on?", collection: str | None = "c", **other: Any) -> Question:
     return replace(Question((Message("user", text),), collection, "id"), **other)
 
 
@@ -28,7 +30,7 @@ def ask(text: str = "Is it on?", collection: str | None = "c", **other: object) 
         ("Cafe\u0301 hours", "Café hours"),
     ],
 )
-def test_the_same_question(one: str, other: str):
+def test_the_same_question(one: str, other: str) -> None:
     assert normalized(one) == normalized(other)
     assert key(ask(one), b"") == key(ask(other), b"")
 
@@ -46,22 +48,22 @@ def test_the_same_question(one: str, other: str):
         ("is it on", "it is on"),
     ],
 )
-def test_not_the_same_question(one: str, other: str):
+def test_not_the_same_question(one: str, other: str) -> None:
     # The first word of a sentence may be capitalized; inside of it, capitals of short words tell.
     assert normalized(f"Tell {one}") != normalized(f"Tell {other}")
 
 
 @given(st.text())
-def test_normalizing_twice_changes_nothing(text: str):
+def test_normalizing_twice_changes_nothing(text: str) -> None:
     assert normalized(normalized(text)) == normalized(text)
 
 
-def test_without_documents_every_character_counts():
+def test_without_documents_every_character_counts() -> None:
     assert key(ask("Say Hi", collection=None), b"") != key(ask("say hi", collection=None), b"")
 
 
-def test_whatever_changes_the_answer_changes_the_key():
-    other: dict[str, object] = {
+def test_whatever_changes_the_answer_changes_the_key() -> None:
+    other: dict[str, Any] = {
         "messages": (Message("user", "Is it off?"),),
         "collection": "d",
         "top_k": 7,
@@ -71,8 +73,8 @@ def test_whatever_changes_the_answer_changes_the_key():
         "effort": "fast",
         "label": "somebody",
     }
-    no_change = {"request_id": "other", "priority": "batch", "deadline_ms": 5.0, "cache": "refresh"}
-    plain = {"constraint": Constraint("regex", "a"), "n": 2}
+    no_change: dict[str, Any] = {"request_id": "other", "priority": "batch", "deadline_ms": 5.0, "cache": "refresh"}
+    plain: dict[str, Any] = {"constraint": Constraint("regex", "a"), "n": 2}
     known = {field.name for field in fields(Question)}
     assert known >= {*other, *no_change, *plain}
     keys = [key(ask(), b"")]
@@ -86,13 +88,13 @@ def test_whatever_changes_the_answer_changes_the_key():
     assert known == {*other, *no_change, *plain}, "say of the new field whether it changes the answer"
 
 
-def test_roles_and_borders_of_messages_count():
+def test_roles_and_borders_of_messages_count() -> None:
     one = replace(ask(), messages=(Message("user", "a b"), Message("assistant", "c"), Message("user", "d")))
     other = replace(ask(), messages=(Message("user", "a"), Message("assistant", "b c"), Message("user", "d")))
     assert key(one, b"") != key(other, b"")
 
 
-def test_what_is_drawn_at_random_is_not_repeatable():
+def test_what_is_drawn_at_random_is_not_repeatable() -> None:
     assert repeatable(ask(sampling=Sampling(temperature=0.0)))
     assert repeatable(ask(sampling=Sampling(temperature=0.8, seed=3)))
     assert not repeatable(ask(sampling=Sampling(temperature=0.8)))

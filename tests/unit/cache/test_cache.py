@@ -54,7 +54,7 @@ class Call:
 
 
 @given(st.lists(Call.set | Call.get | Call.forget, max_size=60))
-def test_memory_is_a_dict_that_forgets_the_least_recently_used(calls: list[tuple]):  # type: ignore[type-arg]
+def test_memory_is_a_dict_that_forgets_the_least_recently_used(calls: list[tuple]) -> None:  # type: ignore[type-arg]
     limit = 3 * (OVERHEAD_BYTES + 101)
     memory = MemoryBytes(limit)
     model: dict[bytes, tuple[bytes, str]] = {}
@@ -81,7 +81,7 @@ def test_memory_is_a_dict_that_forgets_the_least_recently_used(calls: list[tuple
 # ── disk ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_was_kept_is_there_after_a_restart(tmp_path: Path):
+def test_what_was_kept_is_there_after_a_restart(tmp_path: Path) -> None:
     with closing(cache(tmp_path / "c")) as made:
         put(made, b"k", b"value")
     with closing(cache(tmp_path / "c")) as made:
@@ -91,7 +91,7 @@ def test_what_was_kept_is_there_after_a_restart(tmp_path: Path):
     assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
 
 
-def test_a_pickle_in_the_database_is_never_loaded(tmp_path: Path):
+def test_a_pickle_in_the_database_is_never_loaded(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     marker = tmp_path / "loaded"
     with closing(cache(folder)) as made:
@@ -126,7 +126,7 @@ class _Evil:
 
 
 @pytest.mark.parametrize("damage", ["garbage", "cut", "empty", "flipped", "folder"])
-def test_a_damaged_file_is_a_miss_and_the_cache_mends_itself(tmp_path: Path, damage: str):
+def test_a_damaged_file_is_a_miss_and_the_cache_mends_itself(tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "c"
     with closing(cache(folder)) as made:
         for number in range(200):
@@ -153,7 +153,7 @@ def test_a_damaged_file_is_a_miss_and_the_cache_mends_itself(tmp_path: Path, dam
         assert value_of(made, b"new") == b"value"
 
 
-def test_one_flipped_bit_of_a_value_is_a_miss(tmp_path: Path):
+def test_one_flipped_bit_of_a_value_is_a_miss(tmp_path: Path) -> None:
     with closing(cache(tmp_path)) as made:
         put(made, b"k", b"value")
     with contextlib.closing(sqlite3.connect(tmp_path / "cache.db")) as database, database:
@@ -175,7 +175,7 @@ def test_one_flipped_bit_of_a_value_is_a_miss(tmp_path: Path):
                 assert value_of(made, b"k") == b"value"
 
 
-def test_a_locked_database_is_a_miss_soon(tmp_path: Path):
+def test_a_locked_database_is_a_miss_soon(tmp_path: Path) -> None:
     with closing(cache(tmp_path)) as made:
         put(made, b"k", b"value")
     with contextlib.closing(sqlite3.connect(tmp_path / "cache.db", isolation_level=None)) as other:
@@ -190,7 +190,7 @@ def test_a_locked_database_is_a_miss_soon(tmp_path: Path):
         assert value_of(made, b"k") == b"value"
 
 
-def test_a_disk_that_hangs_costs_a_moment_and_then_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_hangs_costs_a_moment_and_then_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hang = threading.Event()
     monkeypatch.setattr(DiskBytes, "get", lambda *_: hang.wait())
     made = cache(tmp_path, wait_s=0.05)
@@ -205,14 +205,14 @@ def test_a_disk_that_hangs_costs_a_moment_and_then_nothing(tmp_path: Path, monke
         made.close()
 
 
-def test_a_folder_that_can_not_be_written_is_a_miss(tmp_path: Path):
+def test_a_folder_that_can_not_be_written_is_a_miss(tmp_path: Path) -> None:
     (tmp_path / "c").write_text("a file")
     with closing(cache(tmp_path / "c")) as made:
         put(made, b"k", b"value")
         assert value_of(made, b"k") == b"value"
 
 
-def test_a_full_disk_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
@@ -223,7 +223,7 @@ def test_a_full_disk_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         assert made.get(b"other") is None
 
 
-def test_two_processes_open_it_for_the_first_time_at_once(tmp_path: Path):
+def test_two_processes_open_it_for_the_first_time_at_once(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from appliance.cache.tiers import Cache\n"
         "made = Cache(Path(sys.argv[1]), memory_bytes=0, disk_bytes=1 << 24, keep_s=99, wait_s=60)\n"
@@ -238,7 +238,7 @@ def test_two_processes_open_it_for_the_first_time_at_once(tmp_path: Path):
         assert value_of(made, b"k") == b"value"
 
 
-def test_a_value_that_is_too_large_for_the_disk_is_not_kept_there(tmp_path: Path):
+def test_a_value_that_is_too_large_for_the_disk_is_not_kept_there(tmp_path: Path) -> None:
     with closing(cache(tmp_path, memory_bytes=0)) as made:
         put(made, b"k", bytes(MOST_VALUE_BYTES + 1))
         assert made.get(b"k") is None
@@ -257,7 +257,7 @@ def test_a_value_that_is_too_large_for_the_disk_is_not_kept_there(tmp_path: Path
         max_size=25,
     )
 )
-def test_what_was_forgotten_never_comes_back(calls: list[tuple], tmp_path_factory: pytest.TempPathFactory):  # type: ignore[type-arg]
+def test_what_was_forgotten_never_comes_back(calls: list[tuple], tmp_path_factory: pytest.TempPathFactory) -> None:  # type: ignore[type-arg]
     folder = tmp_path_factory.mktemp("cache")
     made = cache(folder, memory_bytes=2 * (OVERHEAD_BYTES + 20))  # less than all: the disk is asked
     model: dict[bytes, tuple[bytes, str]] = {}
@@ -282,7 +282,7 @@ def test_what_was_forgotten_never_comes_back(calls: list[tuple], tmp_path_factor
         made.close()
 
 
-def test_what_was_read_before_a_deletion_is_not_kept_after_it(tmp_path: Path):
+def test_what_was_read_before_a_deletion_is_not_kept_after_it(tmp_path: Path) -> None:
     with closing(cache(tmp_path)) as made:
         epoch, other = made.epoch("t"), made.epoch("u")
         made.forget("t")
@@ -292,12 +292,12 @@ def test_what_was_read_before_a_deletion_is_not_kept_after_it(tmp_path: Path):
         assert value_of(made, b"l") == b"kept"
 
 
-def test_a_deletion_that_the_disk_does_not_do_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_deletion_that_the_disk_does_not_do_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DiskBytes, "forget", lambda *_: False)
     with closing(cache(tmp_path)) as made, pytest.raises(Unavailable):
         made.forget("t")
 
 
-def test_what_was_made_in_the_future_is_of_unknown_age():
+def test_what_was_made_in_the_future_is_of_unknown_age() -> None:
     assert Entry(100.0, b"").age_s(130.0) == 30
     assert Entry(100.0, b"").age_s(99.0) == float("inf")

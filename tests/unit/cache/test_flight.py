@@ -45,7 +45,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_many_ask_and_it_runs_once_and_all_get_all_of_it():
+async def test_many_ask_and_it_runs_once_and_all_get_all_of_it() -> None:
     source, flights, results = Source(), Flights[int](), list[list[int]]()
     flight = flights.start("k", source.stream(), results.append)
     readers = [asyncio.create_task(read(flight)) for _ in range(500)]
@@ -60,7 +60,7 @@ async def test_many_ask_and_it_runs_once_and_all_get_all_of_it():
     assert (source.runs, source.closed, len(flights), results) == (1, 1, 0, [[0, 1, 2]])
 
 
-async def test_it_outlives_the_first_who_asked_while_others_wait():
+async def test_it_outlives_the_first_who_asked_while_others_wait() -> None:
     source, flights, results = Source(), Flights[int](), list[list[int]]()
     flight = flights.start("k", source.stream(), results.append)
     first = asyncio.create_task(read(flight))
@@ -73,7 +73,7 @@ async def test_it_outlives_the_first_who_asked_while_others_wait():
     assert results == [[0, 1, 2]]
 
 
-async def test_it_ends_when_the_last_one_leaves_and_the_next_starts_anew():
+async def test_it_ends_when_the_last_one_leaves_and_the_next_starts_anew() -> None:
     source, flights, results = Source(), Flights[int](), list[list[int]]()
     reader = asyncio.create_task(read(flights.start("k", source.stream(), results.append)))
     await settle()
@@ -88,7 +88,7 @@ async def test_it_ends_when_the_last_one_leaves_and_the_next_starts_anew():
     assert await read(again) == [0, 1, 2]
 
 
-async def test_one_for_its_result_goes_on_though_nobody_follows_it():
+async def test_one_for_its_result_goes_on_though_nobody_follows_it() -> None:
     source, flights, results = Source(), Flights[int](), list[list[int]]()
     flight = flights.start("k", source.stream(), results.append, for_result=True)
     reader = asyncio.create_task(read(flight))
@@ -100,7 +100,7 @@ async def test_one_for_its_result_goes_on_though_nobody_follows_it():
     assert results == [[0, 1, 2]]
 
 
-async def test_waiting_for_it_has_an_end_and_does_not_end_it():
+async def test_waiting_for_it_has_an_end_and_does_not_end_it() -> None:
     source, flights, results = Source(), Flights[int](), list[list[int]]()
     flight = flights.start("k", source.stream(), results.append, for_result=True)
     assert not await flight.wait(0.01)
@@ -108,7 +108,7 @@ async def test_waiting_for_it_has_an_end_and_does_not_end_it():
     assert await flight.wait(5)
 
 
-async def test_what_it_raises_all_get_and_it_is_no_result():
+async def test_what_it_raises_all_get_and_it_is_no_result() -> None:
     async def bad() -> AsyncGenerator[int]:
         yield 0
         raise BadRequest("no")
@@ -121,7 +121,7 @@ async def test_what_it_raises_all_get_and_it_is_no_result():
     assert results == []
 
 
-async def test_closing_ends_all_and_says_so():
+async def test_closing_ends_all_and_says_so() -> None:
     source, flights, results = Source(), Flights[int](), list[list[int]]()
     reader = asyncio.create_task(read(flights.start("k", source.stream(), results.append)))
     await settle()

@@ -12,7 +12,7 @@ from appliance.cache.sketch import Sketch
 
 
 @given(st.lists(st.binary(max_size=3), max_size=200))
-def test_an_estimate_is_never_too_low(keys: list[bytes]):
+def test_an_estimate_is_never_too_low(keys: list[bytes]) -> None:
     sketch, exact = Sketch(), Counter[bytes]()
     for key in keys:
         exact[key] += 1
@@ -20,7 +20,7 @@ def test_an_estimate_is_never_too_low(keys: list[bytes]):
     assert all(sketch.estimate(key) >= count for key, count in exact.items())
 
 
-def test_many_rare_keys_do_not_look_like_a_frequent_one():
+def test_many_rare_keys_do_not_look_like_a_frequent_one() -> None:
     sketch, rng = Sketch(), random.Random(1)
     keys = [rng.randbytes(8) for _ in range(4000)]
     for key in keys:
@@ -28,7 +28,7 @@ def test_many_rare_keys_do_not_look_like_a_frequent_one():
     assert sum(sketch.estimate(key) >= 3 for key in keys) < 4
 
 
-def test_what_is_not_asked_any_more_fades():
+def test_what_is_not_asked_any_more_fades() -> None:
     sketch = Sketch(period=100)
     for _ in range(40):
         sketch.count(b"a")
@@ -37,6 +37,6 @@ def test_what_is_not_asked_any_more_fades():
     assert sketch.estimate(b"a") <= 2
 
 
-def test_counting_has_an_end():
+def test_counting_has_an_end() -> None:
     sketch = Sketch(period=10_000)
     assert max(sketch.count(b"a") for _ in range(1000)) == 255

@@ -34,7 +34,7 @@ class Numbers:
 
 
 @given(st.lists(st.lists(st.text(max_size=4), max_size=5), max_size=12))
-def test_it_is_the_same_embedder_asked_less(calls: list[list[str]]):
+def test_it_is_the_same_embedder_asked_less(calls: list[list[str]]) -> None:
     inner, plain = Numbers(), Numbers()
     remembered = RememberedQueries(inner)
     for texts in calls:
@@ -44,7 +44,7 @@ def test_it_is_the_same_embedder_asked_less(calls: list[list[str]]):
     assert all(inner.embedded.count(text) <= max(texts.count(text) for texts in calls) for text in once)
 
 
-def test_it_forgets_what_is_over_its_memory():
+def test_it_forgets_what_is_over_its_memory() -> None:
     inner = Numbers()
     remembered = RememberedQueries(inner, memory_bytes=1000)
     for number in range(50):
@@ -53,7 +53,7 @@ def test_it_forgets_what_is_over_its_memory():
     assert inner.embedded[50:] == ["0"]
 
 
-def test_passages_are_not_remembered():
+def test_passages_are_not_remembered() -> None:
     inner = Numbers()
     remembered = RememberedQueries(inner)
     assert np.array_equal(remembered.embed_passages(["a"]), -Numbers().embed_queries(["a"]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from appliance.cache.tiers import Cache
@@ -15,7 +17,7 @@ class Recall:
     def __init__(self) -> None:
         self.asked: list[SearchRequest] = []
         self.degraded: tuple[str, ...] = ()
-        self.meanwhile = lambda: None
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def search(self, request: SearchRequest) -> SearchResult:
         self.asked.append(request)
@@ -37,7 +39,7 @@ class Bed:
         return self.remembered.search(request or SearchRequest("q", "c")).passages[0].chunk_id
 
 
-def test_the_same_search_gives_the_same_result_without_searching():
+def test_the_same_search_gives_the_same_result_without_searching() -> None:
     bed = Bed()
     first = bed.remembered.search(SearchRequest("q", "c", rerank_budget_ms=50))
     again = bed.remembered.search(SearchRequest("q", "c", rerank_budget_ms=900))
@@ -46,7 +48,7 @@ def test_the_same_search_gives_the_same_result_without_searching():
     assert len(bed.recall.asked) == 1
 
 
-def test_whatever_changes_the_result_is_searched_for():
+def test_whatever_changes_the_result_is_searched_for() -> None:
     bed = Bed()
     requests = [
         SearchRequest("q", "c"),
@@ -62,13 +64,13 @@ def test_whatever_changes_the_result_is_searched_for():
     assert bed.search() == len(requests) + 1
 
 
-def test_who_wants_to_know_what_a_search_does_gets_one():
+def test_who_wants_to_know_what_a_search_does_gets_one() -> None:
     bed = Bed()
     explained = SearchRequest("q", "c", explain=True)
     assert [bed.search(explained), bed.search(explained), bed.search()] == [1, 2, 3]
 
 
-def test_a_ranking_that_ran_out_of_time_is_not_kept_what_comes_again_is():
+def test_a_ranking_that_ran_out_of_time_is_not_kept_what_comes_again_is() -> None:
     bed = Bed()
     bed.recall.degraded = ("rerank_partial: 20 of 50",)
     assert [bed.search(), bed.search()] == [1, 2]
@@ -76,7 +78,7 @@ def test_a_ranking_that_ran_out_of_time_is_not_kept_what_comes_again_is():
     assert [bed.search(), bed.search()] == [3, 3]
 
 
-def test_what_was_found_before_a_change_is_not_kept_after_it():
+def test_what_was_found_before_a_change_is_not_kept_after_it() -> None:
     bed = Bed()
     bed.recall.meanwhile = lambda: bed.cache.forget("c")
     assert [bed.search(), bed.search()] == [1, 2]

@@ -331,6 +331,6 @@ def test_a_collection_is_searched_by_its_name_in_any_unicode_form(store: Store, 
     recall = recall_over(store, tmp_path / "index")
     recall.apply(put(store, "a.txt", ["the pump"], collection=unicodedata.normalize("NFD", "Prüfung")))
     for form in ("NFC", "NFD"):
-        name = unicodedata.normalize(form, "Prüfung")  # type: ignore[arg-type]
+        name = unicodedata.normalize(form, "Prüfung")
         assert len(recall.search(SearchRequest("pump", name, mode, False)).passages) == 1
     recall.close()
