@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 
+from msgspec.structs import replace
+
 from appliance import __version__
 from appliance.answer.hot import HotAnswers
 from appliance.answer.layout import Layout
@@ -24,6 +26,9 @@ from appliance.answer.versions import Versions
 from appliance.cache.tiers import Cache, Figures
 from appliance.config import Settings
 from appliance.documents.ingest import Ingester, Outcome
+from appliance.documents.jobs import JobRunner
+from appliance.documents.jobs_yield import Courtesy
+from appliance.documents.originals import Originals
 from appliance.engine.client import EngineClient, EngineConfig
 from appliance.errors import NotFound, NothingIngested
 from appliance.http.ports import DEFAULT_COLLECTION, ComponentState, ModelInfo
@@ -55,6 +60,7 @@ class Appliance:
         # whose client was cut off goes on in its thread, and the store must not be closed under it.
         self._writing = threading.Lock()
         self._changes: set[asyncio.Task[object]] = set()
+        self._courtesy = Courtesy()
         self._opened = self._loaded = False
         self._engine: EngineClient | None = None
         self._engine_started = False
@@ -139,6 +145,14 @@ class Appliance:
                 self._store, self._embedder, self.settings.documents, self._apply, self._engine.oblivion.incur
             )
             closing.callback(self._ingester.close)
+            self._jobs = JobRunner(
+                self._store,
+                Originals(data / "originals"),
+                self._ingester,
+                self._courtesy,
+                self._commit,
+                keep_originals=False,
+            )
             spec = self._pack.generator
             # An engine that reuses nothing gains nothing by a layout that depends on what was asked before.
             layout = Layout(by_use=not self.settings.engine.deterministic)
@@ -200,15 +214,18 @@ class Appliance:
         self._engine_started = True
         await self._engine.start(wait=False)
 
+    async def start_jobs(self) -> None:
+        """Take up what an earlier process left in the queue, and work on it from now on; again: nothing."""
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._jobs.start)
+
     async def close(self) -> None:
         """Stop the engine, close the indexes and the store, release the data directory."""
         if self._opened:
             await self._hot.close()
+            await asyncio.to_thread(self._jobs.stop)  # what is under way is queued again
         if self._engine is not None and self._engine_started:
             await self._engine.stop(grace_s=2.0)
-        if self._opened:
-            # Its client was told that the service stops; without this, the stop takes as long as the document.
-            self._ingester.give_up()
         await asyncio.gather(*self._changes, return_exceptions=True)  # their callers are told, not this one
         await asyncio.to_thread(self._write, self._closing.close)
 
@@ -223,9 +240,10 @@ class Appliance:
     async def _answer(self, question: Question) -> AsyncGenerator[Event]:
         if question.collection is not None:
             await asyncio.to_thread(self._require_documents, question.collection)
-        async with contextlib.aclosing(self._answerer.ask(question)) as events:
-            async for event in events:
-                yield event
+        with self._courtesy.question():
+            async with contextlib.aclosing(self._answerer.ask(question)) as events:
+                async for event in events:
+                    yield event
 
     def _apply(self, change: Change) -> None:
         """Make a committed change known to all that was made from the documents before."""
@@ -237,7 +255,8 @@ class Appliance:
     async def search(self, request: SearchRequest) -> SearchResult:
         """Passages, best first. Raises `NotFound` for a missing collection."""
         await asyncio.to_thread(self._require_documents, request.collection)
-        return await asyncio.to_thread(self._remembered.search, request)
+        with self._courtesy.question():
+            return await asyncio.to_thread(self._remembered.search, request)
 
     def dimensions(self) -> int:
         """Length of the embedder's vectors."""
@@ -281,15 +300,18 @@ class Appliance:
         """Add or replace one document; on disk and searchable when it returns. `attributes` None: as they were."""
         wanted = None if attributes is None else check_attributes(attributes)
 
-        def ingest() -> Outcome:
-            outcome = self._ingester.ingest_bytes(collection, source, name, data)
-            if outcome.document is None or wanted is None or outcome.document.attributes == wanted:
-                return outcome
-            document, change = self._store.set_attributes(outcome.document.id, wanted)
-            self._apply(change)
-            return replace(outcome, document=document)
+        await self.start_jobs()
+        outcome = await asyncio.wrap_future(await asyncio.to_thread(self._jobs.ingest, collection, source, name, data))
+        if outcome.document is None or wanted is None or outcome.document.attributes == wanted:
+            return outcome
+        document_id = outcome.document.id
 
-        return await self._change(ingest)
+        def set_attributes() -> Document:
+            document, change = self._store.set_attributes(document_id, wanted)
+            self._apply(change)
+            return document
+
+        return replace(outcome, document=await self._change(set_attributes))
 
     async def set_recall(self, name: str, target: RecallTarget | None) -> Collection:
         """Set the recall target of searches in a collection that name none."""
@@ -315,6 +337,7 @@ class Appliance:
             self._store.document(document_id)  # what is not there is not removed
             self._forget_soon()
             self._apply(self._store.delete([document_id]))
+            self._jobs.settle()
 
         await self._change(delete)
 
@@ -325,6 +348,7 @@ class Appliance:
             self._store.collection(name)
             self._forget_soon()
             self._apply(self._store.delete_collection(name))
+            self._jobs.settle()
 
         await self._change(delete)
 
@@ -355,6 +379,14 @@ class Appliance:
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         return await asyncio.shield(task)
+
+    def _commit(self, work: Callable[[], T]) -> T:
+        """`_change` for the thread of the jobs."""
+        assert self._engine is not None, "claim() comes first"  # noqa: S101
+        try:
+            return self._write(work)
+        finally:
+            asyncio.run_coroutine_threadsafe(self._engine.forget(), self._loop).result()
 
     def _write(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         with self._writing:

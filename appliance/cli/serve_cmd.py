@@ -45,6 +45,7 @@ async def _open(appliance: Appliance, lifecycle: Lifecycle) -> None:
         await asyncio.to_thread(appliance.open)
     if not lifecycle.stopping:
         await asyncio.to_thread(appliance.load_models)
+        await appliance.start_jobs()
         lifecycle.loaded()
 
 

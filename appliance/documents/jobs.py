@@ -108,7 +108,7 @@ class JobRunner:
         with self._lock:
             waiters, self._waiters = self._waiters, {}
         for job_id, waiter in waiters.items():
-            waiter.set_exception(Unavailable(f"The service is stopping; job {job_id} goes on when it runs again."))
+            _refuse(waiter, Unavailable(f"The service is stopping; job {job_id} goes on when it runs again."))
 
     def submit(self, collection: str, source: str, name: str, data: bytes, *, patient: bool = True) -> Job:
         """Queue a document; bytes and job are on disk when it returns.
@@ -156,8 +156,7 @@ class JobRunner:
     def cancel(self, job_id: int) -> Job:
         """End a job; nothing of it is stored when this returns. Raises `NotFound`, `JobConflict`."""
         job = self._jobs.cancel(job_id)
-        self._drop(job.sha256)
-        self._due.set()
+        self.settle()
         return job
 
     def retry(self, job_id: int) -> Job:
@@ -168,9 +167,15 @@ class JobRunner:
         self._due.set()
         return job
 
-    def dropped(self, sha256: str) -> None:
-        """A document with these bytes was deleted or replaced."""
-        self._drop(sha256)
+    def settle(self) -> None:
+        """Jobs were cancelled, maybe with the documents that were deleted: tell who waits, delete their bytes."""
+        with self._lock:
+            waiting = list(self._waiters)
+        for job in map(self._jobs.get, waiting):
+            if job.state == "cancelled":
+                self._cancelled(job)
+        with self._lock:
+            self._originals.keep_only(self._jobs.needed(documents=self._keep))
         self._due.set()
 
     def _with_progress(self, job: Job) -> Job:
@@ -236,8 +241,8 @@ class JobRunner:
         try:
             return step()
         except JobEnded:
-            cancelled = self._jobs.get(job.id)
-            self._fault(job, JobConflict(f"Job {job.id} was cancelled. {cancelled.reason}"))
+            self._drop(job.sha256)
+            self._cancelled(self._jobs.get(job.id))
         except _FATAL as error:
             reason = error.text
             self._write_down(lambda: self._jobs.fail(job.id, reason, retryable=False))
@@ -282,17 +287,25 @@ class JobRunner:
         self._drop(job.sha256)
         with self._lock:
             waiter = self._waiters.pop(job.id, None)
-        if waiter is not None:
+        if waiter is not None and waiter.set_running_or_notify_cancel():
             waiter.set_result(outcome)
+
+    def _cancelled(self, job: Job) -> None:
+        self._fault(job, JobConflict(f"Job {job.id} was cancelled.", remedy=job.reason))
 
     def _fault(self, job: Job, error: Exception) -> None:
         with self._lock:
             waiter = self._waiters.pop(job.id, None)
         if waiter is not None:
-            waiter.set_exception(error)
+            _refuse(waiter, error)
 
     def _drop(self, sha256: str) -> None:
         """Delete bytes that nothing needs any more."""
         with self._lock:
             if not self._jobs.needs(sha256, documents=self._keep):
                 self._originals.drop(sha256)
+
+
+def _refuse(waiter: Future[Outcome], error: Exception) -> None:
+    if waiter.set_running_or_notify_cancel():  # else it no longer waits
+        waiter.set_exception(error)

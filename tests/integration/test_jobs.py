@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class Embedder(HashEmbedder):
         self.began = threading.Event()
         self.faults: list[Exception] = []
 
-    def embed_passages(self, texts: list[str]) -> Embeddings:  # type: ignore[override]
+    def embed_passages(self, texts: Sequence[str]) -> Embeddings:
         self.began.set()
         assert self.may.wait(PATIENCE_S)
         if self.faults:
@@ -207,6 +207,25 @@ def test_reading_goes_on_while_another_is_embedded(bench: Bench) -> None:
     bench.until(second, lambda job: job.state == "parsing")
     bench.embedder.may.set()
     assert bench.ended(second).state == "indexed"
+
+
+def test_a_queued_job_that_a_delete_cancels_is_told_to_who_waits(bench: Bench) -> None:
+    waiter = bench.runner.ingest("c", "a.txt", "a.txt", b"One thing.")
+    bench.ingester.ingest_bytes("c", "a.txt", "a.txt", b"Another.")
+    bench.store.delete_collection("c")
+    bench.runner.settle()
+    with pytest.raises(JobConflict):
+        result(waiter)
+    assert bench.files() == set()
+
+
+def test_who_left_is_not_told(bench: Bench) -> None:
+    waiter = bench.runner.ingest("c", "a.txt", "a.txt", b"One thing.")
+    assert waiter.cancel()
+    bench.runner.start()
+    (job,) = bench.runner.list()
+    assert bench.ended(job).state == "indexed"
+    assert bench.ended(bench.submit("b.txt")).state == "indexed"
 
 
 def test_a_stop_puts_back_what_is_under_way_and_a_start_goes_on(tmp_path: Path) -> None:
