@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,9 +22,11 @@ from appliance.retrieval.abstain import (
     probability,
     weights_of,
 )
+from appliance.retrieval.fuse import DEFAULT_MIX, mix_of
 
 NAN = float("nan")
 NONE = np.empty(0)
+SHIPPED = Path(__file__).parents[3] / "models" / "pocket-reranker" / "config.json"
 WEIGHTS = Weights(
     FirstWeights(top=0.5, gap=0.7, cover=2.0, bias=-1.0),
     RerankedWeights(top=0.3, gap=0.2, cover=1.0, ce=0.4, ce_gap=0.1, bias=-0.5),
@@ -103,6 +107,12 @@ def test_weights_are_read_from_the_configuration() -> None:
     assert weights is not None
     assert (weights.first.bias, weights.reranked.ce) == (-3.0, 1.0)
     assert weights_of(None) is weights_of({"fused": {}}) is None
+
+
+def test_the_pocket_pack_brings_a_mix_of_its_own_and_none_to_abstain_by() -> None:
+    config = json.loads(SHIPPED.read_text("utf-8"))["mix"]
+    assert mix_of(config) != DEFAULT_MIX
+    assert weights_of(config) is None
 
 
 @pytest.mark.parametrize("wrong", [-1.0, NAN, "much", None])
