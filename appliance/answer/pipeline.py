@@ -180,6 +180,8 @@ class Answerer:
                 rerank=course.rung == Rung.FULL,
                 rerank_budget_ms=course.rerank_ms or None,
                 top_k=run.top_k,
+                filters=question.filters,
+                recall=question.recall,
             )
             begun_ms = run.times.elapsed_ms()
             found = await asyncio.to_thread(self._recall.search, request)

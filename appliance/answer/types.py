@@ -10,6 +10,8 @@ from typing import Literal
 import msgspec
 
 from appliance.engine.protocol import Constraint, Priority, Sampling, TokenLogprob
+from appliance.store.attributes import Filter
+from appliance.store.records import RecallTarget
 
 CacheOutcome = Literal["miss", "hit", "stale"]
 CacheUse = Literal["default", "bypass", "refresh"]  # refresh: made anew and kept; bypass: neither looked up nor kept
@@ -49,6 +51,8 @@ class Question(msgspec.Struct, frozen=True):
     effort: Effort = "full"  # "fast": excerpts without reranking or generation
     cache: CacheUse = "default"
     label: str = ""
+    filters: Filter | None = None  # over the documents to answer from
+    recall: RecallTarget | None = None  # of the search; None: the collection's
 
     def __post_init__(self) -> None:
         if not 1 <= self.n <= MAX_CHOICES:

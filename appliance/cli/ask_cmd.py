@@ -14,6 +14,7 @@ import click
 
 from appliance.answer.types import Delta, Finished, Message, Question, Report, Sources
 from appliance.cli import output
+from appliance.cli.filters import filter_of, filter_option, recall_option, target_of
 from appliance.cli.given import TEXT
 from appliance.cli.root import Invocation
 from appliance.cli.target import reach
@@ -28,6 +29,8 @@ from appliance.retrieval.types import Mode, SearchRequest
 )
 @click.option("--top-k", type=click.IntRange(1, 20), help="Passages to answer from, at most.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Length of the answer, at most.")
+@filter_option
+@recall_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
 def ask(
@@ -36,6 +39,8 @@ def ask(
     collection: str,
     top_k: int | None,
     max_tokens: int | None,
+    filters: tuple[str, ...],
+    recall: str | None,
     as_json: bool,
 ) -> None:
     """Answer QUESTION from the documents, with numbered citations."""
@@ -45,6 +50,8 @@ def ask(
         request_id=uuid.uuid4().hex,
         top_k=top_k,
         max_tokens=max_tokens,
+        filters=filter_of(filters),
+        recall=target_of(recall),
     )
 
     async def run() -> None:
@@ -85,7 +92,9 @@ async def _stream(target: Library, question: Question, *, show: bool) -> tuple[s
 @click.option("--mode", type=click.Choice(get_args(Mode)), default="hybrid", show_default=True, help="How to search.")
 @click.option("--top-k", type=click.IntRange(1, 50), default=10, show_default=True, help="Results at most.")
 @click.option("--no-rerank", is_flag=True, help="Leave the cross-encoder out.")
-@click.option("--explain", is_flag=True, help="Show the score of every stage.")
+@filter_option
+@recall_option
+@click.option("--explain", is_flag=True, help="Show the score of every stage, and what each part of the index did.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
 def search(
@@ -95,11 +104,22 @@ def search(
     mode: Mode,
     top_k: int,
     no_rerank: bool,
+    filters: tuple[str, ...],
+    recall: str | None,
     explain: bool,
     as_json: bool,
 ) -> None:
     """List the passages that answer QUERY best."""
-    request = SearchRequest(query=query, collection=collection, mode=mode, rerank=not no_rerank, top_k=top_k)
+    request = SearchRequest(
+        query=query,
+        collection=collection,
+        mode=mode,
+        rerank=not no_rerank,
+        top_k=top_k,
+        filters=filter_of(filters),
+        recall=target_of(recall),
+        explain=explain,
+    )
 
     async def run() -> None:
         async with reach(invocation.settings(), needs="recall") as target:
@@ -109,6 +129,8 @@ def search(
             return
         for number, passage in enumerate(found.passages, start=1):
             output.passage(number, passage, explain=explain)
+        if found.explained is not None:
+            output.explained(found.explained)
         if not found.passages:
             click.echo("Nothing found.")
         for line in found.degraded:

@@ -18,12 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.cli import output
+from appliance.cli.filters import attributes_of
 from appliance.cli.given import TEXT
 from appliance.cli.root import Invocation
 from appliance.cli.target import reach
 from appliance.documents.ingest import Outcome, read_or_say
 from appliance.documents.walk import FoundFile, find_files
 from appliance.http.ports import DEFAULT_COLLECTION, Library
+from appliance.store.attributes import Attributes
 from appliance.store.rows import check_name
 
 STYLES = {"added": "green", "replaced": "green", "failed": "red", "skipped": "yellow"}
@@ -42,20 +44,26 @@ class Summary(msgspec.Struct, frozen=True):
 @click.option(
     "--collection", type=TEXT, default=DEFAULT_COLLECTION, show_default=True, help="Where to put the documents."
 )
+@click.option(
+    "--attribute", "attributes", type=TEXT, multiple=True, metavar="KEY=VALUE", help="For filters; replaces the others."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
-def ingest(invocation: Invocation, paths: tuple[str, ...], collection: str, as_json: bool) -> int:
+def ingest(
+    invocation: Invocation, paths: tuple[str, ...], collection: str, attributes: tuple[str, ...], as_json: bool
+) -> int:
     """Add files and folders PATHS; unchanged files are skipped, changed ones replaced.
 
     Ends with exit code 1 when a file could not be read; the others are added all the same.
     """
     check_name(collection)
+    wanted = attributes_of(attributes)
     settings = invocation.settings()
 
     async def run() -> list[Outcome]:
         files = await asyncio.to_thread(lambda: list(find_files(paths)))
         async with reach(settings, needs="store") as target:
-            return await _ingest(target, files, collection, settings.documents.max_file_bytes)
+            return await _ingest(target, files, collection, wanted, settings.documents.max_file_bytes)
 
     outcomes = asyncio.run(run())
     counts: dict[str, int] = {}
@@ -68,7 +76,9 @@ def ingest(invocation: Invocation, paths: tuple[str, ...], collection: str, as_j
     return 1 if counts.get("failed") else 0
 
 
-async def _ingest(target: Library, files: Sequence[FoundFile], collection: str, most_bytes: int) -> list[Outcome]:
+async def _ingest(
+    target: Library, files: Sequence[FoundFile], collection: str, wanted: Attributes | None, most_bytes: int
+) -> list[Outcome]:
     outcomes: list[Outcome] = []
     # On standard error, so that `--json` and pipes get the result alone.
     console = Console(stderr=True)
@@ -83,14 +93,18 @@ async def _ingest(target: Library, files: Sequence[FoundFile], collection: str, 
         task = progress.add_task("reading", total=len(files))
         for found in files:
             progress.update(task, description=escape(found.name[:40]))
-            outcomes.append(await _ingest_one(target, found, collection, most_bytes))
+            outcomes.append(await _ingest_one(target, found, collection, wanted, most_bytes))
             progress.advance(task)
     return outcomes
 
 
-async def _ingest_one(target: Library, found: FoundFile, collection: str, most_bytes: int) -> Outcome:
+async def _ingest_one(
+    target: Library, found: FoundFile, collection: str, wanted: Attributes | None, most_bytes: int
+) -> Outcome:
     data = await asyncio.to_thread(read_or_say, found, most_bytes)
-    return data if isinstance(data, Outcome) else await target.ingest(collection, found.source, found.name, data)
+    if isinstance(data, Outcome):
+        return data
+    return await target.ingest(collection, found.source, found.name, data, wanted)
 
 
 def _show(outcomes: Sequence[Outcome], counts: dict[str, int], collection: str) -> None:

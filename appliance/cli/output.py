@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from appliance.answer.types import Report, Source
-from appliance.retrieval.types import Passage
+from appliance.retrieval.types import Explained, Passage
 
 
 def as_json(value: object) -> None:
@@ -66,6 +66,20 @@ def passage(number: int, found: Passage, *, explain: bool) -> None:
         click.echo("    " + "  ".join(f"{name} {text}" for name, text in zip(scores, listed, strict=True)))
     text = " ".join(found.text.split())
     click.echo(f"    {text[:300]}{'…' if len(text) > 300 else ''}")
+    if found.duplicates:
+        also = ", ".join(dict.fromkeys(same.document for same in found.duplicates))
+        click.echo(click.style(f"    the same in: {also}", dim=True))
+
+
+def explained(found: Explained) -> None:
+    """What a search did, a line for each part."""
+    click.echo(f"recall target {found.recall} · {found.lexical} by words, {found.candidates} candidates")
+    if found.documents is not None:
+        click.echo(f"  filters let {found.documents} documents through")
+    click.echo("  terms: " + " ".join(f"{term}^{weight:.2g}" for term, weight in found.terms.items()))
+    for part in found.dense:
+        how = "exact" if part.method == "exact" else f"graph, ef {part.ef}"
+        click.echo(f"  {part.part}: {part.vectors} vectors, {how}, {part.rescored} rescored, {part.ms:.1f} ms")
 
 
 def terminal() -> bool:

@@ -21,8 +21,9 @@ from appliance.answer.types import Delta, Event, Finished, Question, Sources
 from appliance.cache.tiers import Figures
 from appliance.documents.ingest import Outcome
 from appliance.errors import ApplianceError, Unavailable
-from appliance.retrieval.types import Passage, SearchRequest, SearchResult
-from appliance.store.records import Collection, Document
+from appliance.retrieval.types import Explained, Passage, SearchRequest, SearchResult
+from appliance.store.attributes import Attributes
+from appliance.store.records import Collection, Document, RecallTarget
 from appliance.store.rows import check_name
 
 EVENTS: dict[str, type[Sources] | type[Delta]] = {"sources": Sources, "delta": Delta}
@@ -67,6 +68,7 @@ class RemoteTarget:
             "collection": question.collection,
             "top_k": question.top_k,
             "max_tokens": question.max_tokens,
+            "appliance": {"filters": msgspec.to_builtins(question.filters), "recall": question.recall},
         }
         headers = {"X-Request-Id": question.request_id}
         with _telling():
@@ -90,27 +92,37 @@ class RemoteTarget:
 
     async def search(self, request: SearchRequest) -> SearchResult:
         """Passages, best first."""
-        body = msgspec.structs.asdict(request)
+        body = msgspec.to_builtins(request)
         del body["rerank_budget_ms"]
         shown = await self._call("POST", "/v1/search", json=body)
         passages = tuple(
             msgspec.convert({**row, "chunk_id": row["chunk"], "page_first": row["page"]}, Passage)
             for row in shown["results"]
         )
-        return SearchResult(passages, shown["timings_ms"], tuple(shown["degraded"]))
+        explained = msgspec.convert(shown["explained"], Explained | None)
+        return SearchResult(passages, shown["timings_ms"], tuple(shown["degraded"]), explained=explained)
 
-    async def ingest(self, collection: str, source: str, name: str, data: bytes) -> Outcome:
+    async def ingest(
+        self, collection: str, source: str, name: str, data: bytes, attributes: Attributes | None = None
+    ) -> Outcome:
         """Add or replace one document."""
+        params = {"source": source, "name": name}
+        if attributes is not None:
+            params["attributes"] = msgspec.json.encode(attributes).decode()
         with _telling():
             reply = await self._client.put(
                 f"{_address(collection)}/documents",
-                params={"source": source, "name": name},
+                params=params,
                 content=data,
             )
         shown = _decoded(reply)
         if "status" not in shown:
             _raise(reply)
         return msgspec.convert({key: value for key, value in shown.items() if key != "error"}, Outcome)
+
+    async def set_recall(self, name: str, target: RecallTarget | None) -> Collection:
+        """Set the recall target of a collection's searches."""
+        return msgspec.convert(await self._call("PATCH", _address(name), json={"recall": target}), Collection)
 
     async def collections(self) -> Sequence[Collection]:
         """All collections."""

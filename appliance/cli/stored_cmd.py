@@ -13,10 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from appliance.cli import output
+from appliance.cli.filters import target_of
 from appliance.cli.given import TEXT
 from appliance.cli.root import Invocation
 from appliance.cli.target import reach
 from appliance.errors import NotFound
+from appliance.store.records import RECALL_TARGETS
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -45,9 +47,14 @@ def list_collections(invocation: Invocation, as_json: bool) -> None:
         if as_json:
             output.as_json(found)
             return
-        table = _table("collection", "documents", "passages")
+        table = _table("collection", "documents", "passages", "recall")
         for collection in found:
-            table.add_row(escape(collection.name), str(collection.documents), str(collection.chunks))
+            table.add_row(
+                escape(collection.name),
+                str(collection.documents),
+                str(collection.chunks),
+                str(collection.recall or "default"),
+            )
         Console().print(table)
 
     asyncio.run(run())
@@ -60,6 +67,30 @@ def list_collections(invocation: Invocation, as_json: bool) -> None:
 def show_collection(invocation: Invocation, name: str, as_json: bool) -> None:
     """List the documents of collection NAME."""
     _list_documents(invocation, name, as_json)
+
+
+@collections.command("set")
+@click.argument("name", type=TEXT)
+@click.option(
+    "--recall",
+    required=True,
+    type=click.Choice([*(str(target) for target in RECALL_TARGETS), "default"]),
+    help="Share of the nearest passages that a search must find when it does not say.",
+)
+@json_option
+@click.pass_obj
+def set_collection(invocation: Invocation, name: str, recall: str, as_json: bool) -> None:
+    """Set how closely collection NAME is searched."""
+
+    async def run() -> None:
+        async with reach(invocation.settings(), needs="store") as target:
+            changed = await target.set_recall(name, target_of(recall))
+        if as_json:
+            output.as_json(changed)
+        else:
+            click.echo(f"Collection {changed.name}: recall {changed.recall or 'default'}.")
+
+    asyncio.run(run())
 
 
 @collections.command("delete")
@@ -148,6 +179,8 @@ def show_document(invocation: Invocation, document_id: int, as_json: bool) -> No
         ):
             if value is not None:
                 click.echo(f"{name:>10}  {value}")
+        for key, given in document.attributes.items():
+            click.echo(f"{'attribute':>10}  {key} = {given}")
         for loss in document.losses:
             page = "" if loss.page is None else f" (p. {loss.page})"
             click.echo(f"{'lost':>10}  {loss.kind}: {loss.detail}{page}")

@@ -114,4 +114,6 @@ def question(asked: AskRequest, request_id: str) -> Question:
         priority=own.priority,
         deadline_ms=own.deadline_ms,
         effort=own.effort,
+        filters=extension.filters_of(own),
+        recall=extension.recall_of(own),
     )

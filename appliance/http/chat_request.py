@@ -207,6 +207,8 @@ def question(asked: ChatRequest, request_id: str) -> Question:
         collection=own.collection,
         request_id=request_id,
         cache=own.cache,
+        filters=extension.filters_of(own),
+        recall=extension.recall_of(own),
         top_k=own.top_k,
         max_tokens=_max_tokens(asked),
         sampling=_sampling(asked),

@@ -15,6 +15,9 @@ from msgspec import Meta
 from appliance.answer.types import CacheUse, Effort
 from appliance.engine.protocol import Constraint, Priority
 from appliance.errors import BadRequest
+from appliance.store.attributes import Filter, parse_filter
+from appliance.store.records import RecallTarget
+from appliance.store.rows import check_recall
 
 TopK = Annotated[int, Meta(ge=1, le=50)]
 Tokens = Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -44,17 +47,20 @@ class Extension(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     effort: Effort = "full"
     cache: CacheUse = "default"
     constraint: Regex | Choice | None = None
-    filters: Any = None
+    filters: Any = None  # see `store.attributes`
+    recall: Any = None  # 0.9, 0.95, 0.99 or "exact"; None: the collection's
 
 
 def check(extension: Extension, *, grounded: bool) -> None:
-    """Refuse what is not supported yet, or not for an answer that is `grounded` in documents.
+    """Refuse what an answer cannot have that is, or is not, `grounded` in documents.
 
     Raises:
         BadRequest: names the field.
     """
-    if extension.filters is not None:
-        raise BadRequest("appliance.filters is not supported yet.", remedy="Leave it out.", param="appliance.filters")
+    for name in ("filters", "recall"):
+        if not grounded and getattr(extension, name) is not None:
+            param = f"appliance.{name}"
+            raise BadRequest(f"{param} needs documents.", remedy="Name a collection, or leave it out.", param=param)
     if grounded and extension.constraint is not None:
         raise not_grounded("appliance.constraint")
 
@@ -77,6 +83,16 @@ def constraint_of(extension: Extension) -> Constraint | None:
             return Constraint("choice", msgspec.json.encode(extension.constraint.choices).decode())
         case None:
             return None
+
+
+def filters_of(extension: Extension) -> Filter | None:
+    """The filters; raises BadRequest that names what is wrong with them."""
+    return None if extension.filters is None else parse_filter(extension.filters, "appliance.filters")
+
+
+def recall_of(extension: Extension) -> RecallTarget | None:
+    """The recall target; raises BadRequest for what is none."""
+    return None if extension.recall is None else check_recall(extension.recall, "appliance.recall")
 
 
 def server_timing(timings_ms: Mapping[str, float]) -> str:

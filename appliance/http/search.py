@@ -15,7 +15,9 @@ from appliance.http import body, extension
 from appliance.http.given import GivenBackend, GivenLifecycle
 from appliance.http.ports import DEFAULT_COLLECTION
 from appliance.http.schema import json_body
-from appliance.retrieval.types import Mode, Passage, Scores, SearchRequest
+from appliance.retrieval.types import Duplicate, Explained, Mode, Passage, Scores, SearchRequest
+from appliance.store.attributes import Attributes, parse_filter
+from appliance.store.rows import check_recall
 
 
 class SearchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,7 +28,9 @@ class SearchBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Mode = "hybrid"
     rerank: bool = True
     top_k: extension.TopK | None = None  # None: setting recall.top_k
-    filters: Any = None
+    filters: Any = None  # see `store.attributes`
+    recall: Any = None  # 0.9, 0.95, 0.99 or "exact"; None: the collection's
+    explain: bool = False
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -43,6 +47,8 @@ class Result(msgspec.Struct, frozen=True):
     text: str
     score: float
     scores: Scores
+    attributes: Attributes
+    duplicates: tuple[Duplicate, ...]
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -51,6 +57,7 @@ class Results(msgspec.Struct, frozen=True):
     results: list[Result]
     timings_ms: dict[str, float]
     degraded: tuple[str, ...]
+    explained: Explained | None = None
 
 
 class SearchController(Controller):
@@ -71,8 +78,6 @@ class SearchController(Controller):
         asked = body.decode(data, SearchBody)
         if not asked.query.strip():
             raise BadRequest("The query is empty.", remedy="Write what to search for.", param="query")
-        if asked.filters is not None:
-            raise BadRequest("filters is not supported yet.", remedy="Leave it out.", param="filters")
         found = await backend.search(
             SearchRequest(
                 query=asked.query,
@@ -80,11 +85,14 @@ class SearchController(Controller):
                 mode=asked.mode,
                 rerank=asked.rerank,
                 top_k=asked.top_k or settings.recall.top_k,
+                filters=None if asked.filters is None else parse_filter(asked.filters),
+                recall=None if asked.recall is None else check_recall(asked.recall),
+                explain=asked.explain,
             )
         )
         results = [_result(n, passage) for n, passage in enumerate(found.passages, start=1)]
         headers = {"Server-Timing": extension.server_timing(found.timings_ms)}
-        return Response(Results(results, found.timings_ms, found.degraded), headers=headers)
+        return Response(Results(results, found.timings_ms, found.degraded, found.explained), headers=headers)
 
 
 def _result(n: int, passage: Passage) -> Result:
@@ -100,4 +108,6 @@ def _result(n: int, passage: Passage) -> Result:
         text=passage.text,
         score=passage.score,
         scores=passage.scores,
+        attributes=passage.attributes,
+        duplicates=passage.duplicates,
     )

@@ -10,15 +10,17 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
-from litestar import Controller, Request, Response, delete, get, put
+from litestar import Controller, Request, Response, delete, get, patch, put
 from litestar.params import FromPath, FromQuery
 
 from appliance.errors import BadRequest, UnreadableDocument
 from appliance.http import body
 from appliance.http.given import GivenBackend, GivenLifecycle
 from appliance.http.problems import problem_of
-from appliance.http.schema import raw_body
+from appliance.http.schema import json_body, raw_body
+from appliance.store.attributes import check_attributes
 from appliance.store.records import Collection, Document
+from appliance.store.rows import check_recall
 
 # Each holds a whole file in memory; more uploads wait for their turn.
 UPLOADS_AT_ONCE = 2
@@ -34,6 +36,12 @@ class DocumentList(msgspec.Struct, frozen=True):
     """Documents, by collection and source."""
 
     documents: list[Document]
+
+
+class CollectionChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What of a collection may be changed."""
+
+    recall: Any  # 0.9, 0.95, 0.99, "exact" or null
 
 
 class StoredController(Controller):
@@ -54,15 +62,20 @@ class StoredController(Controller):
         lifecycle: GivenLifecycle,
         source: FromQuery[str],
         name: FromQuery[str | None] = None,
+        attributes: FromQuery[str | None] = None,
     ) -> Response[Any]:
-        """Add or replace one document: the body is the file, `source` its identity, `name` its file name."""
+        """Add or replace one document: the body is the file, `source` its identity, `name` its file name.
+
+        `attributes`: a JSON object; those that the document had are replaced.
+        """
         file_name = PurePosixPath(name or source).name
         if not source.strip() or not file_name.strip():
             raise BadRequest("source is empty.", remedy="Give the file's path or name as ?source=…", param="source")
+        wanted = None if attributes is None else check_attributes(_json(attributes))
         async with self._turns:
             limit = backend.settings.documents.max_file_bytes
             data = await body.read(request, limit, lifecycle, what="file")
-            outcome = await backend.ingest(collection_name, source, file_name, data)
+            outcome = await backend.ingest(collection_name, source, file_name, data, wanted)
         shown = msgspec.to_builtins(outcome)
         if outcome.status != "failed":
             return Response(shown)
@@ -73,6 +86,19 @@ class StoredController(Controller):
     async def collections(self, backend: GivenBackend) -> CollectionList:
         """All collections."""
         return CollectionList(list(await backend.collections()))
+
+    @patch("/v1/collections/{collection_name:str}", operation_class=json_body(CollectionChange))
+    async def change_collection(
+        self,
+        request: Request[Any, Any, Any],
+        collection_name: FromPath[str],
+        backend: GivenBackend,
+        lifecycle: GivenLifecycle,
+    ) -> Collection:
+        """Set the recall target of a collection's searches; null: the program's default."""
+        data = await body.read(request, backend.settings.server.max_body_bytes, lifecycle, what="request")
+        asked = body.decode(data, CollectionChange)
+        return await backend.set_recall(collection_name, None if asked.recall is None else check_recall(asked.recall))
 
     @delete("/v1/collections/{collection_name:str}")
     async def delete_collection(self, collection_name: FromPath[str], backend: GivenBackend) -> None:
@@ -88,3 +114,10 @@ class StoredController(Controller):
     async def delete_document(self, document_id: FromPath[int], backend: GivenBackend) -> None:
         """Delete a document."""
         await backend.delete_document(document_id)
+
+
+def _json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"attributes is no JSON: {error}.", param="attributes") from error

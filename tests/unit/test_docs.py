@@ -70,6 +70,6 @@ def test_every_route_is_in_the_readme_and_the_other_way_round() -> None:
     }
     told = {
         (method, re.sub(r"/(NAME|ID)\b", "/X", path.partition("?")[0]))
-        for method, path in re.findall(r"`(GET|POST|PUT|DELETE) ([^` ]+)`", README)
+        for method, path in re.findall(r"`(GET|POST|PUT|PATCH|DELETE) ([^` ]+)`", README)
     }
     assert told == served

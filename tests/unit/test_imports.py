@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "retrieval": BELOW | {"store", "inference", "cache"},
     "documents": BELOW | {"store", "inference"},
     "engine": BELOW,
-    "answer": BELOW | {"retrieval", "engine", "cache"},
+    "answer": BELOW | {"retrieval", "engine", "cache", "store"},
     "http": BELOW | {"answer", "retrieval", "documents", "engine", "inference", "store", "cache"},
     "samples": set(),
 }

@@ -12,6 +12,7 @@ from msgspec.structs import fields, replace
 from appliance.answer.same import key, normalized, repeatable
 from appliance.answer.types import Message, Question
 from appliance.engine.protocol import Constraint, Sampling
+from appliance.store.attributes import parse_filter
 
 
 def ask(text: str = "Is it on?", collection: str | None = "c", **other: Any) -> Question:
@@ -72,6 +73,8 @@ def test_whatever_changes_the_answer_changes_the_key() -> None:
         "stop": ("x",),
         "effort": "fast",
         "label": "somebody",
+        "filters": parse_filter({"type": "eq", "key": "site", "value": "north"}),
+        "recall": 0.99,
     }
     no_change: dict[str, Any] = {"request_id": "other", "priority": "batch", "deadline_ms": 5.0, "cache": "refresh"}
     plain: dict[str, Any] = {"constraint": Constraint("regex", "a"), "n": 2}

@@ -22,6 +22,7 @@ from appliance.errors import BadRequest, DiskFull, EngineDied, NotFound, Nothing
 from appliance.http.app import Application, create_app
 from appliance.http.ports import ComponentState
 from appliance.retrieval.types import SearchRequest
+from appliance.store.attributes import Comparison
 from tests.unit.http.backend import PASSAGE, ScriptedBackend
 from tests.unit.http.test_sse import parse
 
@@ -441,3 +442,58 @@ async def test_the_description_covers_every_route_and_needs_no_network(client: C
     assert "http" not in reply.text.replace("HTTP", "").replace("http.", "")
     for viewer in ("/schema", "/schema/swagger", "/docs", "/redoc"):
         assert (await client.get(viewer)).status_code == 404
+
+
+YEAR = {"type": "gte", "key": "year", "value": 2020}
+
+
+async def test_filters_recall_and_explain_reach_the_search(client: Client, backend: ScriptedBackend) -> None:
+    body = {"query": "x", "filters": YEAR, "recall": 0.99, "explain": True, "mode": "funnel"}
+    assert (await client.post("/v1/search", json=body)).status_code == 200
+    (request,) = backend.searched
+    assert (request.filters, request.recall, request.explain) == (Comparison("gte", "year", 2020), 0.99, True)
+    own = {"filters": YEAR, "recall": "exact", "collection": "default"}
+    chat = {"messages": [{"role": "user", "content": "x"}], "appliance": own}
+    assert (await client.post("/v1/chat/completions", json=chat)).status_code == 200
+    assert (await client.post("/v1/ask", json={"question": "x?", "appliance": own})).status_code == 200
+    assert [(asked.filters, asked.recall) for asked in backend.asked] == [(request.filters, "exact")] * 2
+
+
+@pytest.mark.parametrize(
+    ("own", "param"),
+    [
+        ({"filters": {**YEAR, "type": "like"}}, "filters.type"),
+        ({"filters": {"type": "or", "filters": [YEAR, {"type": "eq", "key": "a"}]}}, "filters.filters[1].value"),
+        ({"filters": [YEAR]}, "filters"),
+        ({"recall": 0.5}, "recall"),
+        ({"recall": True}, "recall"),
+    ],
+)
+async def test_what_is_wrong_with_a_filter_or_target_is_named(client: Client, own: dict[str, Any], param: str) -> None:
+    search = await client.post("/v1/search", json={"query": "x", **own})
+    assert (search.status_code, failure(search)["param"]) == (400, param)
+    ask = await client.post("/v1/ask", json={"question": "x?", "stream": False, "appliance": own})
+    assert (ask.status_code, failure(ask)["param"]) == (400, f"appliance.{param}")
+
+
+@pytest.mark.parametrize("own", [{"filters": YEAR}, {"recall": 0.99}])
+async def test_filters_need_documents(client: Client, own: dict[str, Any]) -> None:
+    chat = {"messages": [{"role": "user", "content": "x?"}], "appliance": own}
+    reply = await client.post("/v1/chat/completions", json=chat)
+    assert (reply.status_code, failure(reply)["param"]) == (400, f"appliance.{next(iter(own))}")
+
+
+async def test_attributes_come_with_an_upload_and_the_recall_target_is_set(
+    client: Client, backend: ScriptedBackend
+) -> None:
+    url = "/v1/collections/c/documents"
+    given = {"source": "a.txt", "attributes": '{"site": "n", "year": 2024}'}
+    assert (await client.put(url, params=given, content=b"x")).status_code == 200
+    assert backend.attributes == {"site": "n", "year": 2024}
+    for wrong in ("{", "[]", '{"a": []}'):
+        reply = await client.put(url, params={"source": "a.txt", "attributes": wrong}, content=b"x")
+        assert (reply.status_code, failure(reply)["param"].partition(".")[0]) == (400, "attributes")
+    for target in ("exact", 0.9, None):
+        changed = await client.patch("/v1/collections/default", json={"recall": target})
+        assert (changed.status_code, changed.json()["recall"]) == (200, target)
+    assert (await client.patch("/v1/collections/default", json={"recall": 0.5})).status_code == 400
