@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from appliance.documents.formats import why_not
+from appliance.documents.formats.detect import why_not
 from appliance.errors import TooLarge, UnreadableDocument
 
 

@@ -300,7 +300,7 @@ def test_a_folder_full_of_bad_files_costs_only_them(bench: Bench, files: Path) -
     (files / "old.docx").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600))
     (files / "bomb.docx").write_bytes(_zip_bomb())
     (files / "laughs.docx").write_bytes(_billion_laughs())
-    (files / "table.xlsx").write_bytes(b"PK\x03\x04")
+    (files / "drawing.dwg").write_bytes(b"AC10")
     (files / "noextension").write_text("x")
     (files / ".hidden.txt").write_text("x")
     (files / "loop").symlink_to("loop")
@@ -325,7 +325,7 @@ def test_a_folder_full_of_bad_files_costs_only_them(bench: Bench, files: Path) -
         "scan.pdf": "None of its pages holds text; it may be a scan.",
         "cut.pdf": "It is damaged or not a PDF file.",
         "text.pdf": "It is damaged or not a PDF file.",
-        "old.docx": "It is encrypted with a password, or an old Word file (.doc).",
+        "old.docx": "It is encrypted with a password, or an old Office file.",
         "loop": "It is a symbolic link that leads back to itself.",
         "up": "It is a symbolic link back to a folder that it is in.",
         "gone.txt": "It does not exist.",
@@ -337,8 +337,8 @@ def test_a_folder_full_of_bad_files_costs_only_them(bench: Bench, files: Path) -
     assert reasons["sparse.txt"].startswith("It has 1024 MB; at most 100 MB are read.")
     assert set(reasons) == {*expected, "text.docx", "bomb.docx", "laughs.docx", "sparse.txt"}
     skipped = {name: outcome.reason for name, outcome in found.items() if outcome.status == "skipped"}
-    assert set(skipped) == {"table.xlsx", "noextension", "pipe.txt"}
-    assert "not supported yet" in skipped["table.xlsx"] and "a pipe" in skipped["pipe.txt"]
+    assert set(skipped) == {"drawing.dwg", "noextension", "pipe.txt"}
+    assert "not supported yet" in skipped["drawing.dwg"] and "a pipe" in skipped["pipe.txt"]
     added = {name for name, outcome in found.items() if outcome.status == "added"}
     assert added == {"good.txt", "owner.pdf", r"caf\xe9.txt"}
     for document in bench.store.documents("c"):
@@ -392,13 +392,13 @@ def _billion_laughs() -> bytes:
 
 
 def test_paths_named_outright(bench: Bench, files: Path) -> None:
-    (files / "table.xlsx").write_bytes(b"PK")
+    (files / "drawing.dwg").write_bytes(b"AC")
     (files / "empty").mkdir()
     long = files / ("x" * 200) / ("y" * 4000)
-    outcomes = list(bench.each(files / "table.xlsx", files / "empty", files / "no.txt", long, Path("/dev/null")))
+    outcomes = list(bench.each(files / "drawing.dwg", files / "empty", files / "no.txt", long, Path("/dev/null")))
     assert [outcome.status for outcome in outcomes] == ["failed"] * 5
     assert [outcome.reason.split(";")[0] for outcome in outcomes] == [
-        ".xlsx files are not supported yet",
+        ".dwg files are not supported yet",
         "It is an empty folder.",
         "It does not exist.",
         "Its path is too long.",

@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from appliance.documents.formats.package import local, open_zip, xml
+from appliance.documents.losses import image_skipped
 from appliance.documents.model import Block, Parsed, clean, one_line, squeeze, table_blocks
 from appliance.errors import UnreadableDocument
 from appliance.store.records import Loss
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # a compound file: an encrypted DOCX, or an old .doc
-_UNPACKED_MOST_BYTES = 512 << 20
-_RATIO_MOST = 200  # XML packs about 10 to 1
 _HEADING = re.compile(r"heading\s*(\d)", re.IGNORECASE)
 # Elements that only wrap others: content controls, insertions, links, fields, alternatives.
 _WRAPPERS = frozenset(
@@ -52,16 +51,8 @@ def _open(data: bytes) -> DocxDocument:
     from docx import Document
     from lxml.etree import XMLSyntaxError
 
-    if data.startswith(_OLE):
-        raise UnreadableDocument("It is encrypted with a password, or an old Word file (.doc).")
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            unpacked = sum(info.file_size for info in archive.infolist())
-            names = set(archive.namelist())
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
-        raise UnreadableDocument(f"It is damaged or not a DOCX file: {error}.") from error
-    if unpacked > _UNPACKED_MOST_BYTES or unpacked > max(len(data), 1 << 16) * _RATIO_MOST:
-        raise UnreadableDocument(f"It would unpack to {unpacked >> 20} MB; that looks like a ZIP bomb.")
+    with open_zip(data, "DOCX") as archive:
+        names = set(archive.namelist())
     if "word/document.xml" not in names:
         raise UnreadableDocument("It is a ZIP file, but not a Word document.")
     try:
@@ -80,6 +71,7 @@ class _Reader:
         self.title = ""
         self._images = 0
         self._deleted = 0
+        self._nested = 0
         self._read_styles()
 
     def _read_styles(self) -> None:
@@ -108,8 +100,9 @@ class _Reader:
         return blocks
 
     def losses(self) -> Iterator[Loss]:
-        if self._images:
-            yield Loss("image_skipped", f"{self._images} images; only their descriptions are kept")
+        yield from image_skipped(self._images)
+        if self._nested:
+            yield Loss("table_flattened", f"{self._nested} tables that stand in cells of other tables")
         if self._deleted:
             yield Loss("deleted_text_skipped", f"{self._deleted} passages that are marked as deleted")
         if any(section.header.paragraphs or section.footer.paragraphs for section in self._document.sections):
@@ -137,6 +130,7 @@ class _Reader:
                         yield from self._blocks(box)
             elif element.tag == _W + "tbl":
                 yield from _code_block(code)
+                self._nested += next(element.iterancestors(_W + "tbl"), None) is not None
                 yield from table_blocks(self._rows(element))
             elif element.tag in _WRAPPERS:
                 yield from _code_block(code)
@@ -199,7 +193,7 @@ class _Reader:
                 self._deleted += 1
             elif tag == _W + "drawing":
                 self._drawing(element, parts)
-            elif tag in _WRAPPERS or tag in (_W + "r", _ALTERNATIVES) or _local(element) == "Choice":
+            elif tag in _WRAPPERS or tag in (_W + "r", _ALTERNATIVES) or local(element) == "Choice":
                 self._gather(element, parts)
 
     def _drawing(self, element: _Element, parts: list[str]) -> None:
@@ -207,19 +201,15 @@ class _Reader:
             return  # a text box: read as blocks after its paragraph
         self._images += 1
         for properties in element.iter("*"):
-            if _local(properties) == "docPr":
+            if local(properties) == "docPr":
                 if description := properties.get("descr"):
                     parts.append(f" {description} ")
                 return
 
     def _notes(self, kind: str) -> Iterable[Block]:
-        from lxml import etree
-
         for relation in self._document.part.rels.values():
             if relation.reltype.endswith(f"/{kind}") and not relation.is_external:
-                parser = etree.XMLParser(resolve_entities=False, no_network=True)
-                root = etree.fromstring(relation.target_part.blob, parser)
-                for note in root:
+                for note in xml(relation.target_part.blob):
                     if note.get(_W + "type") in (None, "normal"):
                         yield from self._blocks(note)
 
@@ -232,9 +222,4 @@ def _code_block(lines: list[str]) -> Iterator[Block]:
 
 def _is_first_alternative(box: _Element) -> bool:
     # Word writes a text box twice: in a Choice for new readers and in a Fallback for old ones.
-    return all(_local(around) != "Fallback" for around in box.iterancestors())
-
-
-def _local(element: _Element) -> str:
-    """The tag without its namespace; comments have none."""
-    return str(element.tag).rpartition("}")[2]
+    return all(local(around) != "Fallback" for around in box.iterancestors())

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from appliance.documents.decode import decode
+from appliance.documents.losses import image_skipped
 from appliance.documents.model import Block, Kind, Parsed, clean, is_cjk, one_line, squeeze, table_blocks
 from appliance.errors import UnreadableDocument
 from appliance.store.records import Loss
@@ -54,8 +55,9 @@ def blocks_of(text: str, losses: list[Loss]) -> list[Block]:
     reader.end_block()
     if reader.navigation:
         losses.append(Loss("navigation_skipped", f"{reader.navigation} navigation menus"))
-    if reader.images:
-        losses.append(Loss("image_skipped", f"{reader.images} images; only their descriptions are kept"))
+    if reader.nested:
+        losses.append(Loss("table_flattened", f"{reader.nested} tables that hold other tables"))
+    losses += image_skipped(reader.images)
     return reader.blocks
 
 
@@ -94,6 +96,7 @@ class _Reader:
         self.blocks: list[Block] = []
         self.navigation = 0
         self.images = 0
+        self.nested = 0
         self._text: list[str] = []
         self._kind: Kind = "paragraph"
 
@@ -125,6 +128,7 @@ class _Reader:
             self._text.append(f" {element.get('alt') or ''} ")
         elif tag in _BLOCKS or tag == "table":
             self.end_block()
+            self.nested += tag == "table"
             before = self._kind
             self._kind = "list_item" if tag in ("li", "dd", "dt") else "paragraph"
             self._children(element)

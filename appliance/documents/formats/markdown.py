@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from appliance.documents.decode import decode
 from appliance.documents.formats.html import blocks_of
+from appliance.documents.losses import image_skipped
 from appliance.documents.model import Block, Kind, Parsed, clean, join_lines, squeeze, table_blocks
 from appliance.store.records import Loss
 
@@ -84,8 +85,7 @@ class _Reader:
                 rows.append([])
             elif kind == "table_close":
                 blocks += table_blocks(rows)
-        if self._images:
-            self._losses.append(Loss("image_skipped", f"{self._images} images; only their descriptions are kept"))
+        self._losses += image_skipped(self._images)
         return [block for block in blocks if block.text.strip()]
 
     def _inline(self, children: Sequence[Token]) -> str:

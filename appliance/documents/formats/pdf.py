@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _NO_PAGES = re.compile(rb"/Count\s+0\b")
 _PAGES_MOST = 20_000
-_LOSSES_MOST = 50  # of one kind; the rest is counted
 
 
 def parse(data: bytes, stem: str) -> Parsed:
@@ -70,7 +69,7 @@ def parse(data: bytes, stem: str) -> Parsed:
         document.close()
     if not title or title.casefold() in ("untitled", "(anonymous)") or title.startswith("Microsoft Word"):
         title = next((b.text for b in cleaned if b.kind == "heading" and b.page == 1), stem)
-    return Parsed(title, "application/pdf", tuple(cleaned), pages=count, losses=tuple(_bounded(losses)))
+    return Parsed(title, "application/pdf", tuple(cleaned), pages=count, losses=tuple(losses))
 
 
 def _open(data: bytes) -> PdfDocument:
@@ -181,16 +180,3 @@ def _cleaned(block: Block, losses: list[Loss]) -> Block:
     if count := text.count(REPLACEMENT):
         losses.append(Loss("characters_replaced", f"{count} characters have no readable code", block.page))
     return Block(block.kind, text, block.level, block.page, header, block.joined)
-
-
-def _bounded(losses: Sequence[Loss]) -> list[Loss]:
-    """At most `_LOSSES_MOST` of each kind, and one that counts the rest."""
-    by_kind: dict[str, list[Loss]] = defaultdict(list)
-    for loss in losses:
-        by_kind[loss.kind].append(loss)
-    kept: list[Loss] = []
-    for kind, found in by_kind.items():
-        kept += found[:_LOSSES_MOST]
-        if len(found) > _LOSSES_MOST:
-            kept.append(Loss(kind, f"and {len(found) - _LOSSES_MOST} more"))
-    return kept

@@ -10,17 +10,8 @@ from itertools import pairwise
 
 from appliance.documents.decode import decode
 from appliance.documents.model import Block, Parsed, clean, is_cjk
-from appliance.errors import UnreadableDocument
 
 _PARAGRAPHS = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*)+")
-_MAGIC = (
-    (b"%PDF-", "a PDF file"),
-    (b"PK\x03\x04", "a ZIP archive or office document"),
-    (b"\x89PNG", "a PNG image"),
-    (b"\x7fELF", "a program"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"\x1f\x8b", "a gzip archive"),
-)
 
 
 def parse(data: bytes, stem: str) -> Parsed:
@@ -29,9 +20,6 @@ def parse(data: bytes, stem: str) -> Parsed:
     Raises:
         UnreadableDocument: it is not text.
     """
-    for magic, kind in _MAGIC:
-        if data.startswith(magic):
-            raise UnreadableDocument(f"It is named as text, but it is {kind}.")
     text, encoding, losses = decode(data)
     blocks = tuple(Block("paragraph", body) for body in paragraphs(clean(text)))
     return Parsed(stem, "text/plain", blocks, encoding=encoding, losses=tuple(losses))

@@ -1,0 +1,98 @@
+"""Owns which format a file is in: by its name, and by its first bytes where these say otherwise.
+
+Must not know how a format is read.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import PurePath
+
+from appliance.documents.formats.package import DAMAGED, OLE, ZIP
+from appliance.errors import UnreadableDocument
+
+SUPPORTED = "PDF, DOCX, HTML, Markdown and plain text"
+_EXTENSIONS = {
+    "pdf": "pdf",
+    "docx": "docx",
+    "html": "html htm xhtml",
+    "markdown": "md markdown",
+    "text": "txt text",
+}
+# Extension → module of this package with `parse(data, stem) -> Parsed`.
+FORMATS = {f".{extension}": module for module, listed in _EXTENSIONS.items() for extension in listed.split()}
+_TEXTUAL = frozenset(("html", "markdown", "text"))
+# Streams of compound files, in the order in which they tell.
+_IN_OLE = (
+    ("EncryptedPackage", "encrypted; remove its password first"),
+    ("WordDocument", "an old Word file (.doc)"),
+    ("Workbook", "an old Excel file (.xls)"),
+    ("PowerPoint Document", "an old PowerPoint file (.ppt)"),
+)
+_MAGIC = (
+    (b"\x89PNG", "a PNG image"),
+    (b"\x7fELF", "a program"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF8", "a GIF image"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
+    (b"Rar!\x1a", "a RAR archive"),
+    (b"SQLite format 3\x00", "a database"),
+    (b"{\\rtf", "an RTF file"),
+)
+
+
+def extension_of(name: str) -> str:
+    """The extension that decides how a file is read, in lower case."""
+    return PurePath(name).suffix.lower()
+
+
+def by_name(name: str) -> str | None:
+    """The module that reads files of this name; None when there is none."""
+    return FORMATS.get(extension_of(name))
+
+
+def why_not(name: str) -> str | None:
+    """Why a file of this name cannot be read; None when it can be tried."""
+    if by_name(name):
+        return None
+    extension = extension_of(name)
+    kind = f"{extension} files are" if extension else "Files without an extension are"
+    return f"{kind} not supported yet; supported are {SUPPORTED}."
+
+
+def by_content(module: str, data: bytes) -> str:
+    """The module that reads these bytes, of which the name says `module`.
+
+    Raises:
+        UnreadableDocument: they are of a kind that is not read, whatever the name says.
+    """
+    if b"%PDF-" in data[:1024] and not (module in _TEXTUAL and data.find(b"%PDF-")):
+        return "pdf"
+    if data.startswith(OLE):
+        raise UnreadableDocument(_compound(data))
+    if data.startswith(ZIP):
+        if _is_word(data):
+            return "docx"
+        kind = "a ZIP archive or another office document"
+    else:
+        kind = next((kind for magic, kind in _MAGIC if data.startswith(magic)), "")
+    if kind and module in _TEXTUAL:
+        raise UnreadableDocument(f"It is named as text, but it is {kind}.")
+    return module
+
+
+def _is_word(data: bytes) -> bool:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return "word/document.xml" in archive.namelist()
+    except DAMAGED:
+        return False
+
+
+def _compound(data: bytes) -> str:
+    for stream, kind in _IN_OLE:
+        if stream.encode("utf-16-le") in data:
+            return f"It is {kind}."
+    return "It is encrypted with a password, or an old Office file."

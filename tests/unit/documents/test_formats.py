@@ -1,0 +1,74 @@
+"""Which reader a file gets, and the loss report that is the same for all of them."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import appliance.documents
+from appliance.documents.formats import parse
+from appliance.documents.formats.detect import by_content
+from appliance.documents.formats.package import OLE
+from appliance.documents.losses import KINDS, bounded
+from appliance.errors import UnreadableDocument
+from appliance.store.records import Loss
+
+
+def zipped(*names: str) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name in names:
+            archive.writestr(name, "x")
+    return out.getvalue()
+
+
+def test_bytes_say_the_format_where_the_name_is_wrong() -> None:
+    assert by_content("text", b"%PDF-1.7 ...") == "pdf"
+    assert by_content("html", zipped("word/document.xml")) == "docx"
+    assert by_content("text", b"A note about the mark %PDF- of such files.") == "text"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (zipped("xl/workbook.xml"), "It is named as text, but it is a ZIP archive or another office document."),
+        (b"SQLite format 3\x00", "It is named as text, but it is a database."),
+        (OLE + "EncryptedPackage".encode("utf-16-le"), "It is encrypted; remove its password first."),
+        (OLE + "WordDocument".encode("utf-16-le"), "It is an old Word file (.doc)."),
+        (OLE, "It is encrypted with a password, or an old Office file."),
+    ],
+)
+def test_bytes_that_no_reader_reads(data: bytes, reason: str) -> None:
+    with pytest.raises(UnreadableDocument) as caught:
+        parse("a.txt", data)
+    assert caught.value.message == reason
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.html"])
+def test_unreadable_characters_are_told_by_every_format(name: str) -> None:
+    parsed = parse(name, "Torque \ue123\ue124 of 25 \ufffd Nm".encode())
+    assert [loss.detail for loss in parsed.losses if loss.kind == "characters_replaced"] == [
+        "2 characters mean something in their own font alone",
+        "1 characters have no readable code",
+    ]
+
+
+def test_a_table_in_a_table_is_told() -> None:
+    page = b"<p>x</p><table><tr><td>a<table><tr><td>b</td></tr></table></td></tr></table>"
+    assert "table_flattened" in {loss.kind for loss in parse("a.html", page).losses}
+
+
+def test_the_report_is_bounded_and_tells_nothing_twice() -> None:
+    losses = [Loss("page_without_text", "empty", number) for number in range(1, 200)] + [Loss("image_skipped", "1")] * 3
+    kept = bounded(losses)
+    assert len(kept) == 52 and kept[50].detail == "and 149 more" and kept[51] == Loss("image_skipped", "1")
+
+
+def test_every_kind_of_loss_is_explained_and_used() -> None:
+    folder = Path(appliance.documents.__file__).parent
+    used = {kind for file in folder.rglob("*.py") for kind in re.findall(r'Loss\(\s*"(\w+)"', file.read_text("utf-8"))}
+    assert used == set(KINDS)
