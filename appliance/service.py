@@ -45,6 +45,7 @@ from appliance.store.attributes import Attributes, check_attributes
 from appliance.store.db import Store
 from appliance.store.lock import DataDirLock
 from appliance.store.records import Change, Collection, Document, RecallTarget
+from appliance.store.rows import same_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -233,6 +234,8 @@ class Appliance:
 
     async def ask(self, question: Question) -> AsyncGenerator[Event]:
         """Answer a question; see `Answerer.ask`."""
+        if question.collection is not None:  # what is kept of answers goes by the name that changes are told by
+            question = replace(question, collection=same_name(question.collection))
         async with contextlib.aclosing(self._hot.ask(question)) as events:
             async for event in events:
                 yield event
@@ -254,6 +257,7 @@ class Appliance:
 
     async def search(self, request: SearchRequest) -> SearchResult:
         """Passages, best first. Raises `NotFound` for a missing collection."""
+        request = replace(request, collection=same_name(request.collection))
         await asyncio.to_thread(self._require_documents, request.collection)
         with self._courtesy.question():
             return await asyncio.to_thread(self._remembered.search, request)
