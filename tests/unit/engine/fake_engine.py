@@ -78,6 +78,7 @@ class FakeEngine:
     def __init__(self, fd: int, config: EngineConfig) -> None:
         self.config = config
         self.folder = Path(config.model_path)
+        self.most = config.settings.max_sequences or 8  # 0: as it likes
         self.sock = socket.socket(fileno=fd)
         self.frames = FrameBuffer()
         self.answers: dict[int, Answer] = {}
@@ -103,8 +104,7 @@ class FakeEngine:
             return 3
         if "gate" in script and self.life >= int(script["gate"]):
             (self.folder / "gate").read_bytes()
-        settings = self.config.settings
-        self.send([Ready(PROTOCOL_VERSION, "fake", 4096, settings.max_sequences, "", "", "", "fake", 0.0)])
+        self.send([Ready(PROTOCOL_VERSION, "fake", 4096, self.most, "", "", "", "fake", 0.0)])
         self.beat()
         while True:
             busy = any(answer.started and len(answer.ids) < answer.limit for answer in self.answers.values())
@@ -150,7 +150,7 @@ class FakeEngine:
     def step(self) -> None:
         for answer in list(self.answers.values()):
             running = sum(each.started for each in self.answers.values())
-            if not answer.started and running < self.config.settings.max_sequences:
+            if not answer.started and running < self.most:
                 answer.started = True
                 self.send([Started(answer.request.id, 7, 0, 1.0)])
             if answer.started:
