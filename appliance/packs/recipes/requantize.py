@@ -59,8 +59,8 @@ def _requantized(raw: bytes) -> bytes:
 def quantize_q8_0(weights: npt.NDArray[np.float32]) -> bytes:
     """Blocks of 32 float32 `(blocks, 32)` as Q8_0: an f16 scale, and 32 integers -127..127 (ggml's rule)."""
     scale = np.abs(weights).max(axis=1) / np.float32(127)
-    with np.errstate(divide="ignore"):
-        inverse = np.where(scale > 0, np.float32(1) / scale, np.float32(0))
+    # A scale that has no inverse is 0 as an f16 anyway.
+    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > np.finfo(np.float32).tiny)
     written = np.empty(len(weights), _Q8_0)
     written["scale"] = scale
     written["levels"] = np.rint(weights * inverse[:, None])
