@@ -123,7 +123,6 @@ class Appliance:
             self._caches = {"answers": self._cache(data / "cache" / "answers"), "passages": self._cache(None)}
             for cache in self._caches.values():
                 closing.callback(cache.close)
-                cache.warm_up()
             self._versions = Versions(
                 [
                     self._store.identity(),
@@ -182,11 +181,13 @@ class Appliance:
         )
 
     def load_models(self) -> None:
-        """Verify and load the encoders now, side by side. Blocking.
+        """Verify and load the encoders now, side by side, and open the caches in the background. Blocking.
 
         Raises:
             ModelMissing, ModelCorrupt, BadSetting: one cannot be used.
         """
+        for cache in self._caches.values():
+            cache.warm_up()
         with ThreadPoolExecutor(2, thread_name_prefix="load") as pool:
             loads = [pool.submit(model.load) for model in (self._embedder, self._reranker) if model]
         for load in loads:
@@ -232,13 +233,11 @@ class Appliance:
 
     # What clients may do. Blocking parts run in threads; their libraries release the interpreter lock.
 
-    async def ask(self, question: Question) -> AsyncGenerator[Event]:
+    def ask(self, question: Question) -> AsyncGenerator[Event]:
         """Answer a question; see `Answerer.ask`."""
         if question.collection is not None:  # what is kept of answers goes by the name that changes are told by
             question = replace(question, collection=same_name(question.collection))
-        async with contextlib.aclosing(self._hot.ask(question)) as events:
-            async for event in events:
-                yield event
+        return self._hot.ask(question)
 
     async def _answer(self, question: Question) -> AsyncGenerator[Event]:
         if question.collection is not None:
@@ -303,7 +302,6 @@ class Appliance:
     ) -> Outcome:
         """Add or replace one document; on disk and searchable when it returns. `attributes` None: as they were."""
         wanted = None if attributes is None else check_attributes(attributes)
-
         await self.start_jobs()
         outcome = await asyncio.wrap_future(await asyncio.to_thread(self._jobs.ingest, collection, source, name, data))
         if outcome.document is None or wanted is None or outcome.document.attributes == wanted:

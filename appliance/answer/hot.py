@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -76,32 +76,24 @@ class HotAnswers:
         self._flights: Flights[Event] = Flights()
         self._asked = Sketch()
 
-    async def ask(self, question: Question) -> AsyncGenerator[Event]:
+    def ask(self, question: Question) -> AsyncGenerator[Event]:
         """The events of one answer, made now or before. Raises what `make` raises."""
-        async with contextlib.aclosing(self._way(question)) as events:
-            async for event in events:
-                yield event
+        if question.cache == "bypass" or not (repeatable(question) or self._settings.sampled):
+            return self._make(question)
+        return self._shared(question)
 
     async def close(self) -> None:
         """End what is being made."""
         await self._flights.close()
 
-    def _way(self, question: Question) -> AsyncGenerator[Event]:
-        if question.cache == "bypass" or not (repeatable(question) or self._settings.sampled):
-            return self._make(question)
-        return self._shared(question)
-
     async def _shared(self, question: Question) -> AsyncGenerator[Event]:
         begun = time.perf_counter()
         name = key(question, self._version(question.collection))
         self._asked.count(name)
-        if question.cache == "refresh":
-            flight = self._fly(question, name, apart=True)
-            async with contextlib.aclosing(_retold(flight.follow(), question, "miss")) as events:
-                async for event in events:
-                    yield event
-            return
-        entry = self._cache.recent(name) or await asyncio.to_thread(self._cache.get, name)
+        refresh = question.cache == "refresh"
+        entry = None
+        if not refresh:
+            entry = self._cache.recent(name) or await asyncio.to_thread(self._cache.get, name)
         kept = _events(entry) if entry is not None else None
         if entry is not None and kept is not None:
             age_s = entry.age_s(time.time())
@@ -117,9 +109,9 @@ class HotAnswers:
             for event in _replayed(kept, question, outcome, (time.perf_counter() - begun) * 1000):
                 yield event
             return
-        flying = self._flights.get(_flight_key(question, name))
+        flying = None if refresh else self._flights.get(_flight_key(question, name))
         outcome = "miss" if flying is None else "hit"
-        flight = flying or self._fly(question, name)
+        flight = flying or self._fly(question, name, apart=refresh)
         async with contextlib.aclosing(_retold(flight.follow(), question, outcome)) as events:
             async for event in events:
                 yield event
@@ -158,13 +150,9 @@ def _flight_key(question: Question, name: bytes) -> tuple[bytes, float | None]:
     return name, question.deadline_ms
 
 
-def _worth_keeping(events: Iterable[Event]) -> bool:
-    last = list(events)[-1:]
-    return (
-        bool(last)
-        and isinstance(last[0], Finished)
-        and all(reason.split(":")[0] in _LASTING for reason in last[0].report.degraded)
-    )
+def _worth_keeping(events: Sequence[Event]) -> bool:
+    last = events[-1] if events else None
+    return isinstance(last, Finished) and all(reason.split(":")[0] in _LASTING for reason in last.report.degraded)
 
 
 def _events(entry: Entry) -> list[Event] | None:

@@ -14,8 +14,6 @@ from appliance.answer.ladder import Costs, Rung, highest, rerank_budget_ms
 from appliance.answer.turnstile import Turnstile
 from appliance.errors import Overloaded
 
-_RECALLS = {Rung.WORDS: "words"}  # the stage whose estimate a rung's recall has; the others': "recall"
-
 
 @dataclass(frozen=True, slots=True)
 class Course:
@@ -55,7 +53,7 @@ class Pilot:
             Overloaded: it would come too late, or too many wait.
         """
         waiting_ms = self._turnstile.expected_ms()
-        if waiting_ms and self._highest(left_ms, Costs(waiting=waiting_ms, words=self._words_ms())) == Rung.REFUSED:
+        if waiting_ms and Costs(waiting=waiting_ms, words=self._words_ms()).of(Rung.WORDS) > left_ms:
             message = f"{self._turnstile.waiting} questions wait: one more could not be answered within its deadline."
             raise Overloaded(message, retry_after_s=max(1.0, self._turnstile.drained_s()))
         async with self._turnstile.turn():
@@ -85,7 +83,8 @@ class Pilot:
 
     def learn_recall(self, rung: Rung, ms: float) -> None:
         """Recall, without reranking, took `ms`."""
-        self._estimates.observe(_RECALLS.get(rung, "recall"), self._turnstile.waiting, ms)
+        stage = "words" if rung == Rung.WORDS else "recall"
+        self._estimates.observe(stage, self._turnstile.waiting, ms)
 
     @contextlib.contextmanager
     def generating(self) -> Generator[int]:
@@ -108,10 +107,6 @@ class Pilot:
 
     def _words_ms(self) -> float:
         return self._estimates.promise_ms("words", self._turnstile.waiting)
-
-    @staticmethod
-    def _highest(left_ms: float, costs: Costs) -> Rung:
-        return highest(left_ms, costs, Rung.WORDS)
 
     def _doubt(self, rung: Rung, best: Rung, *, generates: bool) -> None:
         if generates and best < Rung.EXCERPTS <= rung:

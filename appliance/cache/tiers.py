@@ -116,9 +116,9 @@ class Cache:
 
     def put(self, key: bytes, value: bytes, *, tag: str, epoch: int) -> None:
         """Keep a value, made now; on the disk soon. Nothing is kept when `tag` was forgotten since `epoch`."""
-        data = _encoder.encode(Entry(time.time(), value))
-        if self._keep(key, data, tag, epoch):
-            self._submit(lambda disk: self._write(disk, key, data, tag, epoch))
+        entry = Entry(time.time(), value)
+        if self._keep(key, entry, tag, epoch):
+            self._submit(lambda disk: self._write(disk, key, entry, tag, epoch))
 
     def forget(self, tag: str) -> None:
         """Delete all values of that tag; they are gone when this returns.
@@ -172,11 +172,11 @@ class Cache:
             self._worker.submit(self._disk.close)
             self._worker.shutdown(wait=True)
 
-    def _keep(self, key: bytes, data: bytes, tag: str, epoch: int) -> bool:
+    def _keep(self, key: bytes, entry: Entry, tag: str, epoch: int) -> bool:
         with self._lock:
             current = epoch == self._epochs[tag] + self._cleared
             if current:
-                self._memory.set(key, data, tag=tag)
+                self._memory.set(key, _encoder.encode(entry), tag=tag)
             return current
 
     def _read(self, disk: DiskBytes, key: bytes) -> Entry | None:
@@ -194,10 +194,9 @@ class Cache:
                 self._memory.set(key, _encoder.encode(stored.entry), tag=stored.tag)
         return stored.entry
 
-    def _write(self, disk: DiskBytes, key: bytes, data: bytes, tag: str, epoch: int) -> None:
+    def _write(self, disk: DiskBytes, key: bytes, entry: Entry, tag: str, epoch: int) -> None:
         if epoch == self.epoch(tag):
-            stored = _encoder.encode(_Stored(tag, _decoder.decode(data)))
-            disk.set(key, stored, tag=tag, expire_s=self._keep_s)
+            disk.set(key, _encoder.encode(_Stored(tag, entry)), tag=tag, expire_s=self._keep_s)
 
     def _submit(self, work: Callable[[DiskBytes], T]) -> Future[T] | None:
         """Have the disk's thread do something; None: there is no disk, or it hangs."""

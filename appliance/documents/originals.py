@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Set
 from pathlib import Path
 
+from appliance.durable import sync
 from appliance.errors import DiskFull, NotFound, Unavailable
 
 _UNNAMED = "new-"
@@ -50,7 +51,7 @@ class Originals:
                 Path(unnamed).unlink(missing_ok=True)
                 raise
             for folder in (path.parent, self._folder, self._folder.parent):
-                _sync(folder)
+                sync(folder)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(
@@ -97,11 +98,3 @@ class Originals:
 
     def _path(self, sha256: str) -> Path:
         return self._folder / sha256[:2] / sha256
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from appliance.engine.persist import remove_unpinned, sync_folder
+from appliance.durable import sync
+from appliance.engine.persist import remove_unpinned
 from appliance.errors import Unavailable
 
 NOTE = "to-forget"
@@ -50,8 +51,8 @@ class Oblivion:
             try:
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 (self._folder / NOTE).touch(0o600)
-                sync_folder(self._folder)
-                sync_folder(self._folder.parent)
+                sync(self._folder)
+                sync(self._folder.parent)
             except OSError as error:
                 remedy = f"Make {self._folder} writable."
                 raise Unavailable(f"A removal can't be noted in {self._folder}: {error}.", remedy=remedy) from error

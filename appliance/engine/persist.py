@@ -22,6 +22,8 @@ from pathlib import Path
 
 import msgspec
 
+from appliance.durable import sync
+
 MAGIC = b"APKV0001"
 SUFFIX = ".kv"
 _LENGTH = struct.Struct(">I")
@@ -210,17 +212,8 @@ def remove_unpinned(folder: Path) -> int:
             path.unlink(missing_ok=True)
             gone += 1
     if gone:
-        sync_folder(folder)
+        sync(folder)
     return gone
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk as they are now."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _paths(folder: Path) -> Iterator[Path]:

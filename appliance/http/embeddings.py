@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from appliance.errors import BadRequest, PromptTooLong
 from appliance.http import body
-from appliance.http.chat_request import UnknownModel
+from appliance.http.chat_request import ALIASES, UnknownModel
 from appliance.http.given import GivenBackend, GivenLifecycle
 from appliance.http.ports import Backend, ModelInfo
 from appliance.http.schema import json_body
@@ -104,7 +104,7 @@ class EmbeddingsController(Controller):
 
 
 def _check(asked: EmbeddingsBody, model: ModelInfo, dimensions: int) -> None:
-    if asked.model not in (None, "", "default", "appliance", model.id):
+    if (asked.model or "") not in ALIASES and asked.model != model.id:
         raise UnknownModel(
             f"There is no model {asked.model!r} that embeds.",
             remedy=f"Use {model.id!r}, or leave it out.",

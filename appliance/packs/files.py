@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from appliance.durable import sync
 from appliance.errors import ApplianceError, DiskFull, ModelCorrupt, ModelMissing
 
 READ_BYTES = 1 << 20
@@ -75,19 +76,10 @@ def written_beside(path: Path) -> Iterator[IO[bytes]]:
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)
-            sync_folder(path.parent)
+            sync(path.parent)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager

@@ -10,8 +10,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from appliance.durable import sync
 from appliance.errors import ModelCorrupt
-from appliance.packs.files import copy_stream, sha256_of, sync_folder, told_plainly, written_beside
+from appliance.packs.files import copy_stream, sha256_of, told_plainly, written_beside
 from appliance.packs.hub import download_from_hub
 from appliance.packs.lock import LockedFile
 from appliance.packs.manifest import BuildSource, FileEntry, HubSource, RegistrySource
@@ -105,7 +106,7 @@ class Puller:
             with new.open("rb") as file:
                 os.fsync(file.fileno())
             new.replace(target)
-            sync_folder(target.parent)
+            sync(target.parent)
 
 
 def copy_checked(source: Path, target: Path, sha256: str) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from appliance.durable import sync
 from appliance.errors import BadSetting, DiskFull, StoreDamaged, Unavailable
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
@@ -172,13 +173,4 @@ def _create(path: Path) -> None:
         if error.errno == errno.ENOSPC:
             raise DiskFull(f"The disk that holds {path} is full.", remedy="Free some space.") from error
         raise BadSetting(f"The store {path} cannot be created: {error.strerror}.") from error
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the entries of directory `path` survive a power cut."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(path.parent)

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+from appliance.durable import sync
 from appliance.errors import BadSetting, DataDirBusy
-from appliance.store.connections import sync_directory
 
 
 class DataDirLock:
@@ -89,7 +89,7 @@ def make_data_dir(path: Path) -> None:
         for folder in [*reversed(path.parents), path]:
             if not folder.is_dir():
                 folder.mkdir(mode=0o700 if folder == path else 0o755)
-                sync_directory(folder.parent)
+                sync(folder.parent)
     except OSError as error:
         if os.path.isdir(path):  # noqa: PTH112 - made by another process meanwhile; never raises
             return

@@ -9,9 +9,10 @@ import pytest
 
 import appliance
 
-BELOW = {"config", "errors", "sentences", "telemetry"}
+BELOW = {"config", "durable", "errors", "sentences", "telemetry"}
 ALLOWED: dict[str, set[str]] = {
     "config": {"errors"},
+    "durable": set(),
     "errors": set(),
     "sentences": set(),
     "telemetry": {"errors"},

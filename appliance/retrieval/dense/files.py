@@ -23,6 +23,8 @@ from typing import TypeVar
 
 import msgspec
 
+from appliance.durable import sync
+
 _MANIFEST = "manifest-"
 _BLOCK = 1 << 20
 S = TypeVar("S")
@@ -92,15 +94,6 @@ def place(beside: Path, final: Path) -> None:
         sync(beside)
     beside.rename(final)
     sync(final.parent)
-
-
-def sync(path: Path) -> None:
-    """Have a file or a directory on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def crc_of(path: Path) -> int:

@@ -11,7 +11,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from appliance.errors import ApplianceError, BadRequest
+from appliance.errors import BadRequest
+from build_scripts.bench._lib.ending import exit_code
 
 from .command import Bench, Options
 from .plans import KEYS, OVERHEAD_LIMIT, PLANS, tuning
@@ -62,7 +63,8 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     if given.tune and given.record:
         parser.error("--tune measures no results to --record")
-    try:
+
+    def run() -> None:
         keys = keys_of(given.only, given.model)
         if given.tune and (without := [key for key in keys if key not in PLANS or not tuning(PLANS[key])]):
             parser.error(f"--tune: llama-server is not measured in {', '.join(without)}; name others with --only")
@@ -79,10 +81,8 @@ def main(arguments: list[str]) -> int:
             peer=given.peer,
         )
         Bench(options).run()
-    except ApplianceError as error:
-        print(f"Error: {error.text}", file=sys.stderr)
-        return error.exit_code
-    return 0
+
+    return exit_code(run)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from appliance.errors import ApplianceError
+from build_scripts.bench._lib.ending import exit_code
 
 from .command import Bench, Options
 
@@ -40,7 +40,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--record", action="store_true", help="keep the results and write RESULTS.md")
     given = parser.parse_args(arguments)
     sizes = {name: getattr(given, name) for name in _QUICK if getattr(given, name) is not None}
-    try:
+
+    def run() -> None:
         Bench.of_pack(
             Options(
                 command=shlex.join(["build_scripts/bench/quality", *arguments]),
@@ -52,10 +53,8 @@ def main(arguments: list[str]) -> int:
                 **((_QUICK if given.quick else {}) | sizes),
             )
         ).run()
-    except ApplianceError as error:
-        print(f"Error: {error.text}", file=sys.stderr)
-        return error.exit_code
-    return 0
+
+    return exit_code(run)
 
 
 if __name__ == "__main__":

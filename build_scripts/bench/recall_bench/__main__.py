@@ -10,7 +10,8 @@ import shlex
 import sys
 from collections.abc import Collection
 
-from appliance.errors import ApplianceError, BadRequest
+from appliance.errors import BadRequest
+from build_scripts.bench._lib.ending import exit_code
 
 from .command import PARTS, Bench, Options
 from .scales import SCALES
@@ -47,7 +48,8 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     if given.record and (given.build or given.sides):
         parser.error("--record is for all sides, measured")
-    try:
+
+    def run() -> None:
         options = Options(
             command=shlex.join(["build_scripts/bench/recall", *arguments]),
             scale=SCALES[given.scale],
@@ -60,10 +62,8 @@ def main(arguments: list[str]) -> int:
             record=given.record,
         )
         Bench(options).run()
-    except ApplianceError as error:
-        print(f"Error: {error.text}", file=sys.stderr)
-        return error.exit_code
-    return 0
+
+    return exit_code(run)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from appliance.errors import ApplianceError, BadRequest
+from appliance.errors import BadRequest
+from build_scripts.bench._lib.ending import exit_code
 
 from .command import KEYS, Bench, Options
 
@@ -52,7 +53,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--record", action="store_true", help="keep the results and write RESULTS.md")
     given = parser.parse_args(arguments)
-    try:
+
+    def run() -> None:
         options = Options(
             command=shlex.join(["build_scripts/bench/rerank", *arguments]),
             cache=cache_folder(),
@@ -64,10 +66,8 @@ def main(arguments: list[str]) -> int:
             record=given.record,
         )
         Bench(options).run()
-    except ApplianceError as error:
-        print(f"Error: {error.text}", file=sys.stderr)
-        return error.exit_code
-    return 0
+
+    return exit_code(run)
 
 
 if __name__ == "__main__":
