@@ -104,10 +104,8 @@ class TieredVectors:
         self.generation = loaded.generation
         """Of the store, as the next manifest will name it; the owner sets it."""
         self._unverified = list(loaded.unverified)
-        hot = Hot.empty(dim)
-        if len(loaded.hot[0]):
-            hot = hot.with_added(*loaded.hot)
-        self._view = _View(loaded.segments, (hot,), np.empty(0, np.int64))
+        self._view = _View(loaded.segments, (Hot.empty(dim),), np.empty(0, np.int64))
+        self._append(*loaded.hot)  # several full ones may have been saved as one
         self._changed = False  # since the last manifest
         if loaded.foreign:
             # At once: if the store came to the generation of what is there, it would be taken for its own.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -164,6 +165,19 @@ class TierAndDict(RuleBasedStateMachine):
         assert self.tier.verify() == []
         self.tier.close()
         shutil.rmtree(self.folder)
+
+
+@pytest.mark.parametrize("count", [SIZES.seal - 1, SIZES.seal, 4 * SIZES.seal + 1])
+def test_hot_vectors_come_back_in_tiers_of_the_size_they_had(tmp_path: Path, count: int) -> None:
+    """More may be hot than one tier holds; what was added after such a start was once there twice."""
+    before = TieredVectors(tmp_path, DIM, limits=SIZES)
+    before.add(np.arange(count), POOL[:count])
+    before.close()
+    after = TieredVectors(tmp_path, DIM, limits=SIZES)
+    after.add(np.arange(count, count + 40), POOL[count : count + 40])
+    assert after.ids().tolist() == list(range(count + 40))
+    after.settle()
+    assert after.ids().tolist() == list(range(count + 40))
 
 
 TestTierAndDict = TierAndDict.TestCase
