@@ -21,6 +21,10 @@ _BOMS = (
 )
 _SAMPLE_BYTES = 256 << 10
 _HIGH = re.compile(rb"[\x80-\xff]+")
+_HIGH_LINE = re.compile(rb"[^\n]*[\x80-\xff][^\n]*")
+_COMMON_CHINESE = re.compile(rb"(?:[\x09-\x7e]|[\xb0-\xd7][\xa1-\xfe]|\xa1[\xa2-\xef]|\xa3[\xa1-\xfe])*")
+_EASTERN = re.compile("[\u3001-\u3015\u3040-\u30ff\uff01-\uff1f]")
+_LETTERS = re.compile("[\u00a0-\u06ff\u0900-\u0e7f\u1e00-\u1eff\u2010-\u2026\uac00-\ud7a3]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 # The most frequent hanzi: about half of any Chinese text, a few percent of Chinese read in a wrong encoding.
 _FREQUENT = frozenset(
@@ -31,17 +35,25 @@ _FREQUENT = frozenset(
     "解水名真论处走义各入几口认条平系气题活尔更别打女变四神总何电数安少报才结反受目太量再感建务做接必场件"
     "计管期市直德资命山金指克许统区保至队形社便空决治展马科司五基眼书非则听白却界达光放强即像难且权思王象"
 )
-# What statistics choose from: the encodings of files that are found. With all that exist, Russian becomes
-# an old Macintosh's.
-_GUESSED = [
-    "big5", "cp932", "euc_jp", "iso2022_jp", "cp949", "gb18030", "cp1250", "cp1251", "koi8_r", "cp1253",
-    "cp1254", "cp1255", "cp1256", "cp1257", "cp1252",
-]  # fmt: skip
-_WESTERN = re.compile(
-    "[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u00ff\u0152\u0153\u0160\u0161\u0178\u017d\u017e"
-    "\u2018\u2019\u201a\u201c\u201d\u201e\u2013\u2014\u2020\u2022\u2026\u2039\u203a\u20ac\u2122"
-    "\u00a0\u00a1\u00a3\u00a7\u00a9\u00ab\u00ae\u00b0-\u00b5\u00b7\u00bb-\u00bf\u00d7\u00f7]"
+# The same for traditional Chinese, where it is written otherwise.
+_FREQUENT_TRADITIONAL = frozenset(
+    "這個們來國說時會過發後裡樣對動麼經學現當沒還進從實軍無長關點業兩間問應戰將與產結區萬體開種機電氣設備檢"
+    "壓請訂單車運轉熱線員門風義讓認處給見識類並聽總數處聯絡頭樓寶雙場難強緊東馬視規導師續"
 )
+_MULTIBYTE = ("gb18030", "big5hkscs", "cp932", "euc_jis_2004", "cp949")
+# What statistics choose from: the encodings of files that are found. With all that exist, a few words of French
+# become an old Macintosh's.
+_GUESSED = (
+    *_MULTIBYTE,
+    *(f"cp{page}" for page in (874, 1250, 1251, 1252, 1253, 1254, 1255, 1256, 1257, 1258)),
+    "iso8859-1", "iso8859-2", "koi8-r", "koi8-u",
+)  # fmt: skip
+# The plainer encoding, where it says the same.
+_PLAINER = {"big5hkscs": "big5", "euc_jis_2004": "euc-jp", "koi8-u": "koi8-r", "iso8859-1": "latin-1"}
+_SURE = 0.11  # confidence; a sentence has more, a word or two of another language than English less
+_WIDE_LEAST = 4  # characters that are expected, of a text without a zero byte; one or two may be there by chance
+_LONE = 1.8  # letters with accents stand alone among ASCII: bytes of a run of high ones, at most, on average
+_DAMAGED_MOST = 0.01  # of the bytes: with more that do not fit an encoding, it is another one
 
 
 def decode(data: bytes) -> tuple[str, str, list[Loss]]:
@@ -56,19 +68,18 @@ def decode(data: bytes) -> tuple[str, str, list[Loss]]:
     for mark, encoding in _BOMS:
         if data.startswith(mark):
             return _lenient(data[len(mark) :], encoding)
-    maybe_wide = b"\x00" in data[:_SAMPLE_BYTES] or not _is_utf8(data[:_SAMPLE_BYTES])
-    if maybe_wide and (wide := _utf16_without_mark(data)):
+    sample = data[:_SAMPLE_BYTES]
+    maybe_wide = b"\x00" in sample or not _is_utf8(sample)
+    if maybe_wide and (wide := _utf16_without_mark(sample)):
         return _lenient(data, wide)
     if b"\x00" in data:
         raise UnreadableDocument("It is not text: it holds binary data.")
-    try:
-        return _not_binary(data.decode("utf-8")), "utf-8", []
-    except UnicodeDecodeError:
-        pass
-    if _is_chinese(data):
-        return _lenient(data, "gb18030")
-    if _is_western(data):
-        return _lenient(data, "cp1252")
+    # Seven bits, so that every decoder takes it; its escapes are in no other text.
+    for encoding in ("iso2022_jp", "utf-8") if b"\x1b$" in sample else ("utf-8",):
+        try:
+            return _not_binary(data.decode(encoding)), encoding, []
+        except UnicodeDecodeError:
+            pass
     return _lenient(data, _guess(data))
 
 
@@ -99,58 +110,97 @@ def _is_utf8(sample: bytes) -> bool:
     return True
 
 
-def _utf16_without_mark(data: bytes) -> str | None:
-    if len(data) % 2 or len(data) < 4:
+def _utf16_without_mark(sample: bytes) -> str | None:
+    if len(sample) < 4:
         return None
-    sample = data[: _SAMPLE_BYTES // 2 * 2]
-    best, best_share = None, 0.0
-    for encoding in ("utf-16-le", "utf-16-be"):
-        text = sample.decode(encoding, "replace")
-        frequent = sum(c in _FREQUENT or c in "，。、：；（）" or " " <= c <= "~" or c in "\r\n\t" for c in text)
-        share = frequent / len(text)
-        if share > best_share:
-            best, best_share = encoding, share
-    # Words in a wrong byte order or encoding fall all over the table: hardly any of them is frequent.
-    return best if best_share > 0.3 else None
+    shares = {encoding: _share_expected(sample, encoding) for encoding in ("utf-16-le", "utf-16-be")}
+    best = max(shares, key=shares.__getitem__)
+    # Words in a wrong byte order or encoding fall all over the table: hardly any of them is expected.
+    enough = b"\x00" in sample or shares[best] * len(sample) / 2 >= _WIDE_LEAST
+    return best if enough and shares[best] > 0.3 else None
 
 
-def _is_chinese(data: bytes) -> bool:
-    sample = data[:_SAMPLE_BYTES]
-    runs = _HIGH.findall(sample)
-    high = sum(map(len, runs))
-    # Hanzi of GB2312 are two high bytes, mostly in runs; letters with accents stand alone among ASCII.
-    if sum(len(run) for run in runs if len(run) >= 4) < high * 0.5:
-        return False
-    text = sample.decode("gb18030", "ignore")
-    if len(data) <= _SAMPLE_BYTES:
-        try:
-            data.decode("gb18030")
-        except UnicodeDecodeError:
-            return False
-    hanzi = [c for c in text if "\u4e00" <= c <= "\u9fff"]
-    foreign = sum(c > "\x7f" for c in text)
-    if len(hanzi) < foreign * 0.6:
-        return False
-    return len(hanzi) < 20 or sum(c in _FREQUENT for c in hanzi) > len(hanzi) * 0.1
-
-
-def _is_western(data: bytes) -> bool:
-    sample = data[:_SAMPLE_BYTES]
-    try:
-        text = sample.decode("cp1252")
-    except UnicodeDecodeError:
-        return False
-    foreign = [c for c in text if c > "\x7f"]
-    # Letters with accents stand alone among ASCII; whole words of high bytes are of another alphabet.
-    if len(foreign) > 1.8 * len(_HIGH.findall(sample)) or len(foreign) > len(text) * 0.35:
-        return False
-    return sum(bool(_WESTERN.match(c)) for c in foreign) > len(foreign) * 0.95
+def _share_expected(sample: bytes, encoding: str) -> float:
+    """Share of the characters that are frequent in a text, if the bytes are taken to be in that encoding."""
+    text = sample[: len(sample) // 2 * 2].decode(encoding, "replace")
+    ascii_ = sum(" " <= c <= "~" or c in "\r\n\t" for c in text)
+    frequent = sum(c in _FREQUENT or c in _FREQUENT_TRADITIONAL or bool(_EASTERN.match(c)) for c in text)
+    # Bytes of other encodings may look like letters of these blocks, but not like the spaces between their words:
+    # these have a zero byte.
+    letters = len(_LETTERS.findall(text)) if ascii_ > len(text) * 0.04 else 0
+    return (ascii_ + frequent + letters) / len(text)
 
 
 def _guess(data: bytes) -> str:
-    from charset_normalizer import from_bytes
-
-    best = from_bytes(data[:_SAMPLE_BYTES], cp_isolation=_GUESSED).best()
-    if best is None:
+    """The encoding of a text that is not UTF-8, as far as its lines with characters beyond ASCII tell."""
+    sample = _telling(data)
+    runs = _HIGH.findall(sample)
+    high = sum(map(len, runs))
+    if _damage(sample, "utf-8") <= high * _DAMAGED_MOST:
+        return "utf-8"
+    lone = high <= _LONE * len(runs)
+    encoding, confidence = _detected(sample)
+    if confidence < _SURE and _is_common_chinese(sample):
+        encoding = "gb18030"
+    elif lone and _decodes(sample, "cp1252") and (confidence < _SURE or encoding in _MULTIBYTE):
+        encoding = "cp1252"
+    elif not lone and encoding not in _MULTIBYTE:
+        encoding = _damaged_multibyte(sample, high) or encoding
+    if encoding is None:
         raise UnreadableDocument("It is not text, or its encoding is not known.")
-    return best.encoding.replace("_", "-")
+    plainer = _PLAINER.get(encoding, encoding)
+    return plainer if _decodes(data, plainer) else encoding
+
+
+def _telling(data: bytes) -> bytes:
+    """The lines that are not ASCII, up to the sample's size; no character of any encoding here holds a line feed."""
+    if len(data) <= _SAMPLE_BYTES:
+        return data
+    lines: list[bytes] = []
+    size = 0
+    for found in _HIGH_LINE.finditer(data):
+        lines.append(found.group()[: _SAMPLE_BYTES - size])
+        size += len(lines[-1]) + 1
+        if size >= _SAMPLE_BYTES:
+            break
+    sample = b"\n".join(lines)
+    # The last line may end inside a character.
+    return sample[: sample.rfind(b"\n")] if size >= _SAMPLE_BYTES and b"\n" in sample else sample
+
+
+def _detected(sample: bytes) -> tuple[str | None, float]:
+    import chardet
+
+    found = chardet.detect(
+        sample, max_bytes=len(sample) + 1, include_encodings=_GUESSED, prefer_superset=True, compat_names=False
+    )
+    return found["encoding"], found["confidence"]
+
+
+def _decodes(data: bytes, encoding: str) -> bool:
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_common_chinese(sample: bytes) -> bool:
+    """Whether all of it is ASCII and hanzi of GB2312's first level: so few that statistics say nothing."""
+    return _COMMON_CHINESE.fullmatch(sample) is not None
+
+
+def _damage(sample: bytes, encoding: str) -> int:
+    """How many bytes do not fit the encoding."""
+    return len(sample) - len(sample.decode(encoding, "ignore").encode(encoding))
+
+
+def _damaged_multibyte(sample: bytes, high: int) -> str | None:
+    """The encoding that statistics name once the few bytes that do not fit it are left out."""
+    for encoding in _MULTIBYTE:
+        whole = sample.decode(encoding, "ignore").encode(encoding)
+        if whole and 0 < len(sample) - len(whole) <= max(high * _DAMAGED_MOST, 2):
+            found, confidence = _detected(whole)
+            if found == encoding and confidence >= 2 * _SURE:
+                return encoding
+    return None
