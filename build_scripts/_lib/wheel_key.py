@@ -21,6 +21,8 @@ INSTRUCTION_SETS = re.compile(
     r"^(sse|ssse|avx|amx|fma|f16c|bmi|abm|lzcnt|popcnt|movbe|adx|aes|vaes|pclmul|vpclmul|sha|gfni|asimd|sve|sme"
     r"|fp$|fphp$|i8mm|bf16|atomics|crc32|pmull)"
 )
+# hnswlib looks at this one: set, it compiles for any processor.
+NO_NATIVE = "HNSWLIB_NO_NATIVE"
 BUILD_VARIABLES = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CMAKE_ARGS")
 
 
@@ -37,6 +39,7 @@ def wheel_key(name: str, version: str, *, cpuinfo: str, environ: Mapping[str, st
         f"{sys.implementation.cache_tag} {sysconfig.get_platform()} {' '.join(platform.libc_ver())}",
         " ".join(instruction_sets(cpuinfo)),
         *(f"{variable}={environ.get(variable, '')}" for variable in BUILD_VARIABLES),
+        *([NO_NATIVE] if environ.get(NO_NATIVE) else []),
     ]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return f"{name}-{version}-{digest[:16]}"
