@@ -114,6 +114,7 @@ class DocumentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_file_bytes: Bytes = 100 << 20
     parse_timeout_s: PositiveS = 120.0
     parse_memory_bytes: Bytes = 2 << 30
+    max_text_bytes: Bytes = 64 << 20  # of one document; it is held in memory while it is cut
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

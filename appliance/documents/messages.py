@@ -16,6 +16,10 @@ _LENGTH = struct.Struct(">Q")
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+class TooLong(ValueError):
+    """A message is longer than may be held."""
+
+
 class Limits(msgspec.Struct, frozen=True):
     """What the reading of one document may take."""
 
@@ -39,6 +43,14 @@ class ParseReply(msgspec.Struct, frozen=True):
     failure: str | None = None
 
 
+def too_much_text(most_bytes: int) -> str:
+    """What is said of a document whose reply would be longer than that."""
+    return (
+        f"It holds more than {most_bytes / (1 << 20):g} MB of text. Split it, or raise documents.max_text_bytes "
+        "(it is held in memory)."
+    )
+
+
 def send(stream: IO[bytes], message: msgspec.Struct) -> int:
     """Write a message; returns its length in bytes."""
     body = msgspec.msgpack.encode(message)
@@ -52,15 +64,19 @@ def receive(stream: IO[bytes], kind: type[T], most_bytes: int) -> T | None:
     """Read a message; None when the other side has closed.
 
     Raises:
-        ValueError: it is longer than `most_bytes`, or not a message of that kind.
+        TooLong: it is longer than `most_bytes`; it was not read.
+        ValueError: it is not a message of that kind.
     """
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
     (length,) = _LENGTH.unpack(head)
     if length > most_bytes:
-        raise ValueError(f"a message of {length} bytes is too long")
+        raise TooLong(f"a message of {length} bytes is too long")
     body = stream.read(length)
     if len(body) < length:
         return None
-    return msgspec.msgpack.decode(body, type=kind)
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error

@@ -14,12 +14,12 @@ import threading
 from typing import IO
 
 from appliance.config import DocumentSettings
-from appliance.documents.messages import Limits, ParseReply, ParseRequest, receive, send
+from appliance.documents.messages import Limits, ParseReply, ParseRequest, TooLong, receive, send, too_much_text
 from appliance.documents.model import Parsed
 from appliance.errors import UnreadableDocument
 
 _FILES_MOST = 200  # then the worker is replaced: what a library leaks goes with it
-_OUTPUT_BYTES = 512 << 20
+_ENVELOPE_BYTES = 1 << 10  # of a reply, beside its text
 _STOP_TIMEOUT_S = 2.0
 
 
@@ -44,12 +44,13 @@ class Parser:
         """Read a document.
 
         Raises:
-            UnreadableDocument: it cannot be read, or reading it took too much time or memory.
+            UnreadableDocument: it cannot be read, holds too much text, or reading it took too much time or memory.
         """
         process = self._running()
         self._served += 1
         settings = self._settings
-        request = ParseRequest(name, data, Limits(settings.parse_memory_bytes, settings.parse_timeout_s, _OUTPUT_BYTES))
+        most = settings.max_text_bytes
+        request = ParseRequest(name, data, Limits(settings.parse_memory_bytes, settings.parse_timeout_s, most))
         late = threading.Event()
 
         def end_it() -> None:
@@ -59,12 +60,25 @@ class Parser:
         timer = threading.Timer(settings.parse_timeout_s, end_it)
         timer.daemon = True
         timer.start()
+        reply: ParseReply | None = None
         try:
-            reply = _exchange(process, request)
+            reply = _exchange(process, request, most + _ENVELOPE_BYTES)
+        except TooLong:
+            self._kill()
+            raise UnreadableDocument(too_much_text(most)) from None
+        except ValueError as error:
+            self._kill()
+            raise UnreadableDocument(
+                f"The program that reads it gave an answer that makes no sense: {error}."
+            ) from None
         finally:
             timer.cancel()
+            # It may be under way: the kill must not hit the worker while that reads the next document.
+            timer.join()
         if reply is None:
             raise UnreadableDocument(self._obituary(process, late.is_set()))
+        if late.is_set():
+            self.close()
         if reply.parsed is None:
             raise UnreadableDocument(reply.failure or "It could not be read.")
         return reply.parsed
@@ -82,6 +96,11 @@ class Parser:
         if self._stderr is not None:
             self._stderr.close()
             self._stderr = None
+
+    def _kill(self) -> None:
+        """End a worker that may still be writing."""
+        self.interrupt()
+        self.close()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None or self._served >= _FILES_MOST:
@@ -113,13 +132,13 @@ class Parser:
         return f"The program that reads it ended with code {code}. {last_words}".strip()
 
 
-def _exchange(process: subprocess.Popen[bytes], request: ParseRequest) -> ParseReply | None:
+def _exchange(process: subprocess.Popen[bytes], request: ParseRequest, most_bytes: int) -> ParseReply | None:
     assert process.stdin is not None  # noqa: S101 - pipes were asked for
     assert process.stdout is not None  # noqa: S101
     try:
         send(process.stdin, request)
-        return receive(process.stdout, ParseReply, _OUTPUT_BYTES + 1024)
-    except (OSError, ValueError):
+        return receive(process.stdout, ParseReply, most_bytes)
+    except OSError:
         return None
 
 

@@ -1,6 +1,6 @@
 """Owns the parse worker: a process that reads one document after the other within limits, and may die of one.
 
-Must not know who asks or where documents are kept. It opens no files and no network connections.
+Must not know who asks or where documents are kept. It writes no files and opens no network connections.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import BinaryIO
 import msgspec
 
 from appliance.documents.formats import parse
-from appliance.documents.messages import Limits, ParseReply, ParseRequest, receive, send
+from appliance.documents.isolation import forbid_network
+from appliance.documents.messages import Limits, ParseReply, ParseRequest, receive, send, too_much_text
 from appliance.errors import UnreadableDocument
 
 _PARENT_TURN_S = 0.5
 _REQUEST_MOST_BYTES = 4 << 30
+_FILE_MOST_BYTES = 1 << 20  # of any file; what libraries print goes to one, and would fill the disk
 
 
 def main() -> None:
@@ -33,10 +35,15 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A crash is expected and reported; a core file of it would fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_MOST_BYTES, _FILE_MOST_BYTES))
+    forbid_network()
     _end_with_parent()
     while (request := receive(source, ParseRequest, _REQUEST_MOST_BYTES)) is not None:
         _apply(request.limits)
         _answer(output, request)
+        # What this document left of its time is not what the next one may be received in.
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
 
 
 def _end_with_parent() -> None:
@@ -70,7 +77,7 @@ def _answer(output: BinaryIO, request: ParseRequest) -> None:
         reply = ParseReply(parsed=parse(request.name, request.data))
         size = len(msgspec.msgpack.encode(reply))
         if size > request.limits.output_bytes:
-            reply = ParseReply(failure=f"Its text is too large ({size >> 20} MB).")
+            reply = ParseReply(failure=too_much_text(request.limits.output_bytes))
     except UnreadableDocument as error:
         reply = ParseReply(failure=error.text)
     except MemoryError:
