@@ -13,14 +13,17 @@ from appliance.store.records import Loss
 
 KINDS = {
     "characters_replaced": "characters that have no readable code, or are not valid in the text's encoding",
+    "chart_skipped": "charts; what is in cells or saved with them is read",
     "contents_list_removed": "a list of contents, which a search would find instead of what it points to",
     "deleted_text_skipped": "text that is marked as deleted",
+    "drawing_skipped": "diagrams and objects of other programs",
     "front_matter_skipped": "the header of a Markdown file",
     "image_skipped": "images; their descriptions are kept",
     "ligatures_guessed": "broken ligatures that were made whole by a guess",
     "navigation_skipped": "menus of a web page",
     "page_unreadable": "a damaged page",
     "page_without_text": "a page that is empty or an image",
+    "rows_guessed": "rows of a table that do not fit its form; nothing of them is left out",
     "running_header_removed": "headers and footers that repeat from page to page",
     "table_flattened": "a table inside a table, or one that lays out a page",
 }

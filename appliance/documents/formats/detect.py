@@ -12,24 +12,34 @@ from pathlib import PurePath
 from appliance.documents.formats.package import DAMAGED, OLE, ZIP
 from appliance.errors import UnreadableDocument
 
-SUPPORTED = "PDF, DOCX, HTML, Markdown and plain text"
+SUPPORTED = "PDF, DOCX, PPTX, spreadsheets (XLSX, XLS, XLSB, ODS, CSV), HTML, Markdown and plain text"
 _EXTENSIONS = {
     "pdf": "pdf",
     "docx": "docx",
+    "pptx": "pptx",
+    "sheets": "xlsx xlsm xlsb xls ods",
+    "csv": "csv tsv tab",
     "html": "html htm xhtml",
     "markdown": "md markdown",
     "text": "txt text",
 }
 # Extension → module of this package with `parse(data, stem) -> Parsed`.
 FORMATS = {f".{extension}": module for module, listed in _EXTENSIONS.items() for extension in listed.split()}
-_TEXTUAL = frozenset(("html", "markdown", "text"))
+_TEXTUAL = frozenset(("csv", "html", "markdown", "text"))
 # Streams of compound files, in the order in which they tell.
 _IN_OLE = (
     ("EncryptedPackage", "encrypted; remove its password first"),
     ("WordDocument", "an old Word file (.doc)"),
-    ("Workbook", "an old Excel file (.xls)"),
     ("PowerPoint Document", "an old PowerPoint file (.ppt)"),
 )
+_IN_ZIP = {
+    "word/document.xml": "docx",
+    "ppt/presentation.xml": "pptx",
+    "xl/workbook.xml": "sheets",
+    "xl/workbook.bin": "sheets",
+}
+_ODS = b"application/vnd.oasis.opendocument.spreadsheet"
+_MIMETYPE_MOST_BYTES = 200
 _MAGIC = (
     (b"\x89PNG", "a PNG image"),
     (b"\x7fELF", "a program"),
@@ -71,10 +81,12 @@ def by_content(module: str, data: bytes) -> str:
     if b"%PDF-" in data[:1024] and not (module in _TEXTUAL and data.find(b"%PDF-")):
         return "pdf"
     if data.startswith(OLE):
+        if "Workbook".encode("utf-16-le") in data and "EncryptedPackage".encode("utf-16-le") not in data:
+            return "sheets"  # an old Excel file
         raise UnreadableDocument(_compound(data))
     if data.startswith(ZIP):
-        if _is_word(data):
-            return "docx"
+        if office := _in_zip(data):
+            return office
         kind = "a ZIP archive or another office document"
     else:
         kind = next((kind for magic, kind in _MAGIC if data.startswith(magic)), "")
@@ -83,12 +95,16 @@ def by_content(module: str, data: bytes) -> str:
     return module
 
 
-def _is_word(data: bytes) -> bool:
+def _in_zip(data: bytes) -> str:
+    """The module that reads what an archive holds; "" when there is none."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return "word/document.xml" in archive.namelist()
+            names = archive.namelist()
+            if "mimetype" in names and archive.getinfo("mimetype").file_size < _MIMETYPE_MOST_BYTES:
+                return "sheets" if archive.read("mimetype").startswith(_ODS) else ""
     except DAMAGED:
-        return False
+        return ""
+    return next((module for part, module in _IN_ZIP.items() if part in names), "")
 
 
 def _compound(data: bytes) -> str:

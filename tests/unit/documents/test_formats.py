@@ -35,7 +35,7 @@ def test_bytes_say_the_format_where_the_name_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (zipped("xl/workbook.xml"), "It is named as text, but it is a ZIP archive or another office document."),
+        (zipped("visio/document.xml"), "It is named as text, but it is a ZIP archive or another office document."),
         (b"SQLite format 3\x00", "It is named as text, but it is a database."),
         (OLE + "EncryptedPackage".encode("utf-16-le"), "It is encrypted; remove its password first."),
         (OLE + "WordDocument".encode("utf-16-le"), "It is an old Word file (.doc)."),
