@@ -12,7 +12,10 @@ from pathlib import PurePath
 from appliance.documents.formats.package import DAMAGED, OLE, ZIP
 from appliance.errors import UnreadableDocument
 
-SUPPORTED = "PDF, DOCX, PPTX, spreadsheets (XLSX, XLS, XLSB, ODS, CSV), HTML, Markdown and plain text"
+SUPPORTED = (
+    "PDF, DOCX, PPTX, spreadsheets (XLSX, XLS, XLSB, ODS, CSV), HTML, Markdown, reStructuredText, AsciiDoc, JSON, XML, "
+    "source code and plain text"
+)
 _EXTENSIONS = {
     "pdf": "pdf",
     "docx": "docx",
@@ -21,11 +24,20 @@ _EXTENSIONS = {
     "csv": "csv tsv tab",
     "html": "html htm xhtml",
     "markdown": "md markdown",
-    "text": "txt text",
+    "text": "txt text log",
+    "rst": "rst rest",
+    "asciidoc": "adoc asciidoc asc",
+    "json": "json jsonl ndjson geojson",
+    "xml": "xml",
+    "source": (
+        "py pyi js mjs cjs jsx ts tsx java kt kts scala groovy c h cc cpp cxx hh hpp hxx ino cs go rs swift rb php pl "
+        "pm lua r jl sh bash zsh ps1 bat cmd sql proto cmake tcl vb pas st ex exs erl hs ml clj yaml yml toml ini cfg "
+        "conf"
+    ),
 }
 # Extension → module of this package with `parse(data, stem) -> Parsed`.
 FORMATS = {f".{extension}": module for module, listed in _EXTENSIONS.items() for extension in listed.split()}
-_TEXTUAL = frozenset(("csv", "html", "markdown", "text"))
+_TEXTUAL = frozenset(("csv", "html", "markdown", "text", "rst", "asciidoc", "json", "xml", "source"))
 # Streams of compound files, in the order in which they tell.
 _IN_OLE = (
     ("EncryptedPackage", "encrypted; remove its password first"),
