@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from appliance.config import ModelSettings
 from appliance.errors import BadSetting, ModelCorrupt
+from appliance.native import load_onnxruntime
 from appliance.packs.files import require_intact
 
 if TYPE_CHECKING:
@@ -66,11 +67,7 @@ class OnnxModel:
             ModelCorrupt: it is another file, or no provider can run it.
         """
         require_intact(path, sha256)
-        # Builds from 1.29 on report to their maker over the network unless this is set before they are loaded.
-        # The pinned one has no such code; nothing may leave the machine whichever is installed.
-        os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-        import onnxruntime
-
+        onnxruntime = load_onnxruntime()
         onnxruntime.set_default_logger_severity(3)  # errors; its warnings are about graphs, not for users
         # A count of 0 would have the runtime pin its threads to cores, also to cores that this process may not use.
         threads = settings.onnx_threads or len(os.sched_getaffinity(0))
@@ -127,8 +124,7 @@ class OnnxModel:
 
 
 def _session(path: Path, provider: str, threads: int, engines: Path) -> onnxruntime.InferenceSession:
-    import onnxruntime
-
+    onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -9,11 +9,12 @@ import pytest
 
 import appliance
 
-BELOW = {"config", "durable", "errors", "sentences", "telemetry"}
+BELOW = {"config", "durable", "errors", "native", "sentences", "telemetry"}
 ALLOWED: dict[str, set[str]] = {
     "config": {"errors"},
     "durable": set(),
     "errors": set(),
+    "native": set(),
     "sentences": set(),
     "telemetry": {"errors"},
     "cache": BELOW,

@@ -14,11 +14,12 @@ import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from appliance.native import load_usearch
 from appliance.retrieval.dense import files
 from appliance.retrieval.dense.effort import Efforts, measure
 from appliance.retrieval.dense.quantize import Quantizer
@@ -143,8 +144,6 @@ def write_segment(
         Cancelled: it was not wanted any more.
         OSError: the disk is full or not writable.
     """
-    from usearch.index import BatchMatches
-
     name = files.new_name("segment")
     beside = parent / f"{name}.tmp"
     beside.mkdir()
@@ -167,9 +166,8 @@ def write_segment(
         def walk_all(questions: Floats, ef: int) -> Rows:
             if not wanted():
                 raise Cancelled
-            found = graph.search(encode(questions), ef, threads=1)
-            assert isinstance(found, BatchMatches)  # noqa: S101 - there are several questions
-            rows = found.keys.astype(np.int64)
+            found: Any = graph.search(encode(questions), ef, threads=1)
+            rows: Rows = found.keys.astype(np.int64)
             rows[np.arange(ef) >= found.counts[:, None]] = -1
             return rows
 
@@ -190,9 +188,7 @@ def write_segment(
 
 
 def _new_graph(dim: int) -> Index:
-    from usearch.index import Index
-
-    return Index(
+    graph: Index = load_usearch().Index(
         ndim=dim,
         metric="l2sq",
         dtype="i8",
@@ -201,6 +197,7 @@ def _new_graph(dim: int) -> Index:
         expansion_search=1,  # a walk then keeps as many candidates as are asked for
         enable_key_lookups=False,
     )
+    return graph
 
 
 def _mapped_vectors(path: Path, dim: int) -> Halves:

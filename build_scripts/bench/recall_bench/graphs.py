@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from appliance.native import load_usearch
+
 from .data import Floats, Ids
 from .sides import Search, SideSpec
 
@@ -119,9 +121,9 @@ class Usearch:
         self._index = None
 
     def _empty(self) -> Any:
-        from usearch.index import Index
-
-        return Index(ndim=self._dim, metric="cos", dtype="i8", connectivity=M, expansion_add=EF_CONSTRUCTION)
+        return load_usearch().Index(
+            ndim=self._dim, metric="cos", dtype="i8", connectivity=M, expansion_add=EF_CONSTRUCTION
+        )
 
 
 def beside(folder: Path) -> Path:
