@@ -42,7 +42,7 @@ from appliance.retrieval.remembered import RememberedRecall
 from appliance.retrieval.search import Recall
 from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.attributes import Attributes, check_attributes
-from appliance.store.db import Store
+from appliance.store.db import STORE_FILE, Store
 from appliance.store.lock import DataDirLock
 from appliance.store.records import Change, Collection, Document, RecallTarget
 from appliance.store.rows import same_name
@@ -102,7 +102,7 @@ class Appliance:
         assert self._engine is not None, "claim() comes first"  # noqa: S101
         data = self.settings.data_path
         with contextlib.ExitStack() as closing:
-            self._store = closing.enter_context(contextlib.closing(Store.open(data / "store.sqlite3")))
+            self._store = closing.enter_context(contextlib.closing(Store.open(data / STORE_FILE)))
             models = self.settings.models
             self._embedder = OnnxEmbedder(self._pack.embedder, models)
             self._reranker = OnnxReranker(self._pack.reranker, models) if self._pack.reranker else None

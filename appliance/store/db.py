@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from appliance.errors import BadRequest, StoreDamaged
-from appliance.store import jobs, rows, schema
+from appliance.store import jobs, keys, rows, schema
 from appliance.store.attributes import Attributes, Filter, check_attributes, matching_documents
 from appliance.store.check import problems
 from appliance.store.connections import Connections
@@ -28,6 +28,7 @@ from appliance.store.records import (
     Vectors,
 )
 
+STORE_FILE = "store.sqlite3"  # in the data directory
 Ids = npt.NDArray[np.int64]  # (n,)
 
 
@@ -41,6 +42,7 @@ class Store:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self.jobs = jobs.JobTable(connections)
+        self.keys = keys.KeyTable(connections)
 
     @classmethod
     def open(cls, path: Path) -> Store:
@@ -62,10 +64,10 @@ class Store:
                         remedy="Install the newer program again, or restore a backup made by this one.",
                     )
                 schema.migrate(writer, found)
+            return cls(connections)
         except BaseException:
             connections.close()
             raise
-        return cls(connections)
 
     def close(self) -> None:
         """Close the file; further calls raise `Unavailable`."""

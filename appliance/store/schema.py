@@ -144,6 +144,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE INDEX jobs_by_sha256 ON jobs (sha256)""",
         """CREATE INDEX documents_by_sha256 ON documents (sha256)""",
     ),
+    (
+        # API keys: see `store.keys`. A revoked one stays, to be shown; its name is free again.
+        """CREATE TABLE keys (
+            id TEXT PRIMARY KEY,
+            name TEXT NOT NULL,
+            scopes TEXT NOT NULL,
+            created_at TEXT NOT NULL,
+            expires_at TEXT,
+            revoked_at TEXT,
+            rate_per_min INTEGER,
+            concurrency INTEGER,
+            hash TEXT NOT NULL)""",
+        """CREATE UNIQUE INDEX keys_by_name ON keys (name) WHERE revoked_at IS NULL""",
+    ),
 )
 
 VERSION = len(MIGRATIONS)
