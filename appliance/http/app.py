@@ -17,6 +17,7 @@ from appliance import __version__
 from appliance.http.ask import AskController
 from appliance.http.cached import CacheController
 from appliance.http.chat import ChatController
+from appliance.http.console import ConsoleController
 from appliance.http.edge import Edge
 from appliance.http.embeddings import EmbeddingsController
 from appliance.http.health import HealthController
@@ -47,6 +48,7 @@ class Application(Litestar):
                 StoredController,
                 CacheController,
                 EmbeddingsController,
+                ConsoleController,
             ],
             dependencies={
                 "backend": Provide(lambda: backend, sync_to_thread=False),

@@ -30,6 +30,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
+CONSOLE_PATH = re.compile(r"/(console/.*)?")  # its page tells that the service is loading
 # A client that is refused while it sends gets this long to notice; closing at once would reset the
 # connection, and the reply with it.
 LINGER_S = 1.0
@@ -80,7 +81,7 @@ class Edge:
             if scope["path"] not in HEALTH_PATHS:
                 if self._lifecycle.stopping:
                     raise stopping_error()
-                if self._lifecycle.loading:
+                if self._lifecycle.loading and not CONSOLE_PATH.fullmatch(scope["path"]):
                     raise loading_error()
         except ApplianceError as error:
             await exchange.refuse(error)

@@ -62,7 +62,7 @@ def test_every_setting_and_variable_in_the_readme_exists() -> None:
 def test_every_route_is_in_the_readme_and_the_other_way_round() -> None:
     app = create_app(None)  # type: ignore[arg-type]  # routes alone; no request is made
     served = {
-        (method, re.sub(r"\{[^}]*\}", "X", route.path).rstrip("/"))
+        (method, re.sub(r"\{[^}]*\}", "X", route.path).rstrip("/") or "/")
         for route in app.routes
         for method in getattr(route, "methods", ())
         # Litestar serves its description under its own name as well.

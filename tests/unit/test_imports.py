@@ -24,8 +24,9 @@ ALLOWED: dict[str, set[str]] = {
     "retrieval": BELOW | {"store", "inference", "cache"},
     "documents": BELOW | {"store", "inference"},
     "engine": BELOW,
+    "console": set(),
     "answer": BELOW | {"retrieval", "engine", "cache", "store"},
-    "http": BELOW | {"answer", "retrieval", "documents", "engine", "inference", "store", "cache"},
+    "http": BELOW | {"answer", "retrieval", "documents", "engine", "inference", "store", "cache", "console"},
     "samples": set(),
 }
 ROOT = Path(appliance.__file__).parent
