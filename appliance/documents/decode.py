@@ -19,6 +19,7 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+_MARKS = tuple(mark for mark, _ in _BOMS)
 _SAMPLE_BYTES = 256 << 10
 _HIGH = re.compile(rb"[\x80-\xff]+")
 _HIGH_LINE = re.compile(rb"[^\n]*[\x80-\xff][^\n]*")
@@ -54,6 +55,30 @@ _SURE = 0.11  # confidence; a sentence has more, a word or two of another langua
 _WIDE_LEAST = 4  # characters that are expected, of a text without a zero byte; one or two may be there by chance
 _LONE = 1.8  # letters with accents stand alone among ASCII: bytes of a run of high ones, at most, on average
 _DAMAGED_MOST = 0.01  # of the bytes: with more that do not fit an encoding, it is another one
+
+
+# Programs read these labels as what they are used for: their supersets.
+_SUPERSETS = {
+    "gb2312": "gb18030", "gbk": "gb18030", "cp936": "gb18030", "iso-8859-1": "cp1252", "latin1": "cp1252",
+    "latin-1": "cp1252", "shift_jis": "cp932", "euc-kr": "cp949", "ks_c_5601-1987": "cp949", "big5": "big5hkscs",
+    "iso-8859-8-i": "iso-8859-8",
+}  # fmt: skip
+
+
+def decode_labelled(data: bytes, label: str) -> tuple[str, str, list[Loss]]:
+    """Decode `data` as the encoding that its file names ("": none); wrong labels are common, then the bytes decide.
+
+    Returns and raises what `decode` does.
+    """
+    name = label.strip().lower()
+    name = _SUPERSETS.get(name, name)
+    # What begins with a mark is as the mark says, and what was read up to its label is not of two bytes a character.
+    if name and not name.startswith(("utf-16", "utf16", "utf-32", "utf32")) and not data.startswith(_MARKS):
+        try:
+            return data.decode(name), name, []
+        except (LookupError, ValueError):  # an unknown label, a wrong one
+            pass
+    return decode(data)
 
 
 def decode(data: bytes) -> tuple[str, str, list[Loss]]:

@@ -12,6 +12,7 @@ from appliance.documents.model import REPLACEMENT, Block
 from appliance.store.records import Loss
 
 KINDS = {
+    "attachment_unread": "an attachment of a message, or a part of it, that cannot be read",
     "characters_replaced": "characters that have no readable code, or are not valid in the text's encoding",
     "chart_skipped": "charts; what is in cells or saved with them is read",
     "contents_list_removed": "a list of contents, which a search would find instead of what it points to",
@@ -37,6 +38,11 @@ _PRIVATE = range(0xE000, 0xF900)
 def image_skipped(count: int) -> list[Loss]:
     """The loss of so many images; none for 0."""
     return [Loss("image_skipped", f"{count} images; only their descriptions are kept")] if count else []
+
+
+def inside(name: str, losses: Iterable[Loss]) -> list[Loss]:
+    """Losses of a file that is part of another, with its name."""
+    return [Loss(loss.kind, f"{name}: {loss.detail}", loss.page) for loss in losses]
 
 
 def characters_replaced(blocks: Iterable[Block], known: Iterable[Loss]) -> list[Loss]:

@@ -13,8 +13,8 @@ from appliance.documents.formats.package import DAMAGED, OLE, ZIP
 from appliance.errors import UnreadableDocument
 
 SUPPORTED = (
-    "PDF, DOCX, PPTX, spreadsheets (XLSX, XLS, XLSB, ODS, CSV), HTML, Markdown, reStructuredText, AsciiDoc, JSON, XML, "
-    "source code and plain text"
+    "PDF, DOCX, PPTX, spreadsheets (XLSX, XLS, XLSB, ODS, CSV), HTML, mail (EML, MSG), Markdown, reStructuredText, "
+    "AsciiDoc, JSON, XML, source code and plain text"
 )
 _EXTENSIONS = {
     "pdf": "pdf",
@@ -23,6 +23,8 @@ _EXTENSIONS = {
     "sheets": "xlsx xlsm xlsb xls ods",
     "csv": "csv tsv tab",
     "html": "html htm xhtml",
+    "eml": "eml",
+    "msg": "msg",
     "markdown": "md markdown",
     "text": "txt text log",
     "rst": "rst rest",
@@ -37,7 +39,7 @@ _EXTENSIONS = {
 }
 # Extension → module of this package with `parse(data, stem) -> Parsed`.
 FORMATS = {f".{extension}": module for module, listed in _EXTENSIONS.items() for extension in listed.split()}
-_TEXTUAL = frozenset(("csv", "html", "markdown", "text", "rst", "asciidoc", "json", "xml", "source"))
+_TEXTUAL = frozenset(("csv", "html", "markdown", "text", "rst", "asciidoc", "json", "xml", "source", "eml"))
 # Streams of compound files, in the order in which they tell.
 _IN_OLE = (
     ("EncryptedPackage", "encrypted; remove its password first"),
@@ -93,6 +95,8 @@ def by_content(module: str, data: bytes) -> str:
     if b"%PDF-" in data[:1024] and not (module in _TEXTUAL and data.find(b"%PDF-")):
         return "pdf"
     if data.startswith(OLE):
+        if module == "msg" or "__properties_version1.0".encode("utf-16-le") in data:
+            return "msg"  # a message of Outlook; what is attached to it may be anything
         if "Workbook".encode("utf-16-le") in data and "EncryptedPackage".encode("utf-16-le") not in data:
             return "sheets"  # an old Excel file
         raise UnreadableDocument(_compound(data))
@@ -102,6 +106,8 @@ def by_content(module: str, data: bytes) -> str:
         kind = "a ZIP archive or another office document"
     else:
         kind = next((kind for magic, kind in _MAGIC if data.startswith(magic)), "")
+    if module == "msg" and not kind:
+        return "eml"
     if kind and module in _TEXTUAL:
         raise UnreadableDocument(f"It is named as text, but it is {kind}.")
     return module

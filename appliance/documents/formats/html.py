@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from appliance.documents.decode import decode
+from appliance.documents.decode import decode_labelled
 from appliance.documents.losses import image_skipped
 from appliance.documents.model import Block, Kind, Parsed, clean, is_cjk, one_line, squeeze, table_blocks
 from appliance.errors import UnreadableDocument
@@ -18,7 +18,7 @@ from appliance.store.records import Loss
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-_DECLARED = re.compile(rb"""<meta[^>]+charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]+)""", re.IGNORECASE)
+_DECLARED = re.compile(rb"""<(?:meta[^>]+charset|\?xml[^>]+encoding)\s*=\s*["']?\s*([A-Za-z0-9_.:-]+)""", re.IGNORECASE)
 _SPACES = re.compile(r"\s+")
 _SKIPPED_NAMES = "script style template noscript svg math head iframe object embed canvas audio video select button"
 _BLOCK_NAMES = (
@@ -36,13 +36,23 @@ def parse(data: bytes, stem: str) -> Parsed:
     Raises:
         UnreadableDocument: it is not text.
     """
-    text, encoding, losses = _decode(data)
+    text, encoding, losses = text_of(data)
     root = _tree(text)
     title = "" if root is None else one_line(str(root.xpath("string(//head/title)")))
     blocks = blocks_of(text, losses)
     if not title:
         title = next((block.text for block in blocks if block.kind == "heading"), stem)
     return Parsed(title, "text/html", tuple(blocks), encoding=encoding, losses=tuple(losses))
+
+
+def text_of(data: bytes, label: str = "") -> tuple[str, str, list[Loss]]:
+    """The text of a page, its encoding and the losses; `label` is the encoding that is named outside of it.
+
+    Raises:
+        UnreadableDocument: it is not text.
+    """
+    declared = _DECLARED.search(data[:4096])
+    return decode_labelled(data, label or (declared.group(1).decode("ascii") if declared else ""))
 
 
 def blocks_of(text: str, losses: list[Loss]) -> list[Block]:
@@ -59,19 +69,6 @@ def blocks_of(text: str, losses: list[Loss]) -> list[Block]:
         losses.append(Loss("table_flattened", f"{reader.nested} tables that hold other tables"))
     losses += image_skipped(reader.images)
     return reader.blocks
-
-
-def _decode(data: bytes) -> tuple[str, str, list[Loss]]:
-    declared = _DECLARED.search(data[:4096])
-    if declared and not data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
-        name = declared.group(1).decode("ascii").lower()
-        # Browsers read these labels as their supersets.
-        name = {"gb2312": "gb18030", "gbk": "gb18030", "iso-8859-1": "cp1252", "latin1": "cp1252"}.get(name, name)
-        try:
-            return data.decode(name), name, []
-        except (LookupError, UnicodeDecodeError):
-            pass  # a wrong label is common: look at the bytes
-    return decode(data)
 
 
 def _tree(text: str) -> _Element | None:
