@@ -194,8 +194,7 @@ class JobRunner:
                 self._stopping.wait(_STUBBORN_S)
                 continue
             if job is None:
-                # A job that is blocked by another of its source is due, too: that one wakes us when it ends.
-                self._due.wait(wait_s or None)
+                self._due.wait(wait_s)
                 continue
             self._courtesy.wait()
             work = self._attempt(job, lambda job=job: self._prepare(job))  # type: ignore[misc]

@@ -33,6 +33,9 @@ LIVE: tuple[JobState, ...] = ("queued", "parsing", "embedding")
 ENDED_KEPT = 1000  # jobs that ended; older ones are forgotten
 LONGEST_WAIT_S = 600.0  # between two attempts; a clock that was set back must not make it longer
 _LIVE = "('queued', 'parsing', 'embedding')"
+_UNBLOCKED = """j.state = 'queued' AND NOT EXISTS (SELECT 1 FROM jobs o
+    WHERE o.state IN ('queued', 'parsing', 'embedding') AND o.id < j.id
+    AND o.collection = j.collection AND o.source = j.source)"""
 _COLUMNS = """id, collection, source, name, sha256, size_bytes, patient, state, ending, reason, retryable, attempts,
     retry_at, document_id, chunks, created_at, updated_at"""
 _LARGEST_ID = 2**63 - 1
@@ -138,10 +141,8 @@ class JobTable:
         now = time.time()
         with self._connections.reading() as reader:  # most looks find nothing, and should cost no write
             row = reader.execute(
-                """SELECT id FROM jobs j WHERE state = 'queued' AND (retry_at <= ?1 OR retry_at > ?2)
-                AND NOT EXISTS (SELECT 1 FROM jobs o WHERE o.state IN ('queued', 'parsing', 'embedding')
-                    AND o.id < j.id AND o.collection = j.collection AND o.source = j.source)
-                ORDER BY id LIMIT 1""",
+                f"""SELECT id FROM jobs j WHERE {_UNBLOCKED} AND (retry_at <= ?1 OR retry_at > ?2)
+                ORDER BY id LIMIT 1""",  # noqa: S608 - our own constant
                 (now, now + LONGEST_WAIT_S),
             ).fetchone()
         if row is None:
@@ -155,9 +156,10 @@ class JobTable:
             return _job(writer, row[0]) if changed else None
 
     def due_in(self) -> float | None:
-        """Seconds until a queued job may be tried again; None when none waits for that."""
+        """Seconds until `take` finds a job; 0.0: at once. None: not before a job was queued or has ended."""
         with self._connections.reading() as reader:
-            first: float | None = reader.execute("SELECT MIN(retry_at) FROM jobs WHERE state = 'queued'").fetchone()[0]
+            query = f"SELECT MIN(retry_at) FROM jobs j WHERE {_UNBLOCKED}"  # noqa: S608 - our own constant
+            first: float | None = reader.execute(query).fetchone()[0]
         return None if first is None else min(max(0.0, first - time.time()), LONGEST_WAIT_S)
 
     def embedding(self, job_id: int, chunks: int) -> None:
