@@ -13,6 +13,7 @@ from appliance.store.records import Loss
 
 KINDS = {
     "attachment_unread": "an attachment of a message, or a part of it, that cannot be read",
+    "chapter_unreadable": "a chapter of a book that is damaged or missing",
     "characters_replaced": "characters that have no readable code, or are not valid in the text's encoding",
     "chart_skipped": "charts; what is in cells or saved with them is read",
     "contents_list_removed": "a list of contents, which a search would find instead of what it points to",

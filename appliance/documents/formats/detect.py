@@ -13,8 +13,8 @@ from appliance.documents.formats.package import DAMAGED, OLE, ZIP
 from appliance.errors import UnreadableDocument
 
 SUPPORTED = (
-    "PDF, DOCX, PPTX, spreadsheets (XLSX, XLS, XLSB, ODS, CSV), HTML, mail (EML, MSG), Markdown, reStructuredText, "
-    "AsciiDoc, JSON, XML, source code and plain text"
+    "PDF, DOCX, PPTX, spreadsheets (XLSX, XLS, XLSB, ODS, CSV), HTML, EPUB, mail (EML, MSG), Markdown, "
+    "reStructuredText, AsciiDoc, JSON, XML, source code and plain text"
 )
 _EXTENSIONS = {
     "pdf": "pdf",
@@ -23,6 +23,7 @@ _EXTENSIONS = {
     "sheets": "xlsx xlsm xlsb xls ods",
     "csv": "csv tsv tab",
     "html": "html htm xhtml",
+    "epub": "epub",
     "eml": "eml",
     "msg": "msg",
     "markdown": "md markdown",
@@ -42,18 +43,33 @@ FORMATS = {f".{extension}": module for module, listed in _EXTENSIONS.items() for
 _TEXTUAL = frozenset(("csv", "html", "markdown", "text", "rst", "asciidoc", "json", "xml", "source", "eml"))
 # Streams of compound files, in the order in which they tell.
 _IN_OLE = (
-    ("EncryptedPackage", "encrypted; remove its password first"),
-    ("WordDocument", "an old Word file (.doc)"),
-    ("PowerPoint Document", "an old PowerPoint file (.ppt)"),
+    ("EncryptedPackage", "It is encrypted; remove its password first."),
+    ("WordDocument", "It is an old Word file: open it in Word or LibreOffice, and save it as DOCX."),
+    ("PowerPoint Document", "It is an old PowerPoint file: open it in PowerPoint or LibreOffice, and save it as PPTX."),
 )
+# Kinds that people have and that are not read, by extension: what to do.
+_INSTEAD = {
+    ".doc": _IN_OLE[1][1],
+    ".dot": _IN_OLE[1][1],
+    ".ppt": _IN_OLE[2][1],
+    ".pps": _IN_OLE[2][1],
+    ".odt": "It is a LibreOffice text: save it as DOCX.",
+    ".odp": "It is a LibreOffice presentation: save it as PPTX.",
+    ".rtf": "It is an RTF file: save it as DOCX.",
+    ".mobi": "It is a book for Kindle: convert it to EPUB, with Calibre for example.",
+    ".azw3": "It is a book for Kindle: convert it to EPUB, with Calibre for example.",
+}
 _IN_ZIP = {
     "word/document.xml": "docx",
     "ppt/presentation.xml": "pptx",
     "xl/workbook.xml": "sheets",
     "xl/workbook.bin": "sheets",
+    "META-INF/container.xml": "epub",
 }
-_ODS = b"application/vnd.oasis.opendocument.spreadsheet"
+_MIMETYPES = {b"application/vnd.oasis.opendocument.spreadsheet": "sheets", b"application/epub+zip": "epub"}
 _MIMETYPE_MOST_BYTES = 200
+_BEGIN_BYTES = 1024
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _MAGIC = (
     (b"\x89PNG", "a PNG image"),
     (b"\x7fELF", "a program"),
@@ -82,6 +98,8 @@ def why_not(name: str) -> str | None:
     if by_name(name):
         return None
     extension = extension_of(name)
+    if instead := _INSTEAD.get(extension):
+        return instead
     kind = f"{extension} files are" if extension else "Files without an extension are"
     return f"{kind} not supported yet; supported are {SUPPORTED}."
 
@@ -108,9 +126,26 @@ def by_content(module: str, data: bytes) -> str:
         kind = next((kind for magic, kind in _MAGIC if data.startswith(magic)), "")
     if module == "msg" and not kind:
         return "eml"
+    if module == "sheets" and not kind:
+        return _exported(data)
     if kind and module in _TEXTUAL:
         raise UnreadableDocument(f"It is named as text, but it is {kind}.")
     return module
+
+
+def _exported(data: bytes) -> str:
+    """The module that reads what programs export under the name of a spreadsheet that it is not."""
+    begin = data[:_BEGIN_BYTES]
+    if begin.startswith(_UTF16_MARKS):
+        begin = begin.replace(b"\x00", b"")[2:]
+    begin = begin.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    if begin.startswith(b"<?xml") and b"<html" not in begin:
+        return "xml"
+    if begin.startswith(b"<"):
+        return "html"
+    if begin.startswith((b"mime-version:", b"content-type:")):
+        return "eml"  # a page that was saved with its pictures
+    return "sheets" if b"\x00" in begin else "csv"
 
 
 def _in_zip(data: bytes) -> str:
@@ -119,7 +154,8 @@ def _in_zip(data: bytes) -> str:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
             if "mimetype" in names and archive.getinfo("mimetype").file_size < _MIMETYPE_MOST_BYTES:
-                return "sheets" if archive.read("mimetype").startswith(_ODS) else ""
+                said = archive.read("mimetype")
+                return next((module for kind, module in _MIMETYPES.items() if said.startswith(kind)), "")
     except DAMAGED:
         return ""
     return next((module for part, module in _IN_ZIP.items() if part in names), "")
@@ -128,5 +164,5 @@ def _in_zip(data: bytes) -> str:
 def _compound(data: bytes) -> str:
     for stream, kind in _IN_OLE:
         if stream.encode("utf-16-le") in data:
-            return f"It is {kind}."
+            return kind
     return "It is encrypted with a password, or an old Office file."

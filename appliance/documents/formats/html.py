@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from lxml.etree import _Element
 
 _DECLARED = re.compile(rb"""<(?:meta[^>]+charset|\?xml[^>]+encoding)\s*=\s*["']?\s*([A-Za-z0-9_.:-]+)""", re.IGNORECASE)
+_PROLOGUE = re.compile(
+    r"^\s*(?:<\?xml[^>]*\?>)?(?:\s*<!DOCTYPE[^\[>]{0,1000}\[.*?\]\s{0,20}>)?", re.IGNORECASE | re.DOTALL
+)
 _SPACES = re.compile(r"\s+")
 _SKIPPED_NAMES = "script style template noscript svg math head iframe object embed canvas audio video select button"
 _BLOCK_NAMES = (
@@ -74,8 +77,8 @@ def blocks_of(text: str, losses: list[Loss]) -> list[Block]:
 def _tree(text: str) -> _Element | None:
     from lxml import etree, html
 
-    # lxml refuses a str with an encoding declaration, and NUL.
-    text = re.sub(r"^\s*<\?xml[^>]*\?>", "", clean(text), count=1)
+    # lxml refuses a str with an encoding declaration, and NUL; declarations inside a document type are text to it.
+    text = _PROLOGUE.sub("", clean(text), count=1)
     if not text.strip():
         return None
     parser = html.HTMLParser(no_network=True, remove_comments=True, remove_pis=True)

@@ -34,7 +34,8 @@ def open_zip(data: bytes, kind: str) -> zipfile.ZipFile:
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except DAMAGED as error:
-        raise UnreadableDocument(f"It is damaged or not a {kind} file: {error}.") from error
+        article = "an" if kind[0] in "AEIO" else "a"
+        raise UnreadableDocument(f"It is damaged or not {article} {kind} file: {error}.") from error
     # zipfile never unpacks more of an entry than the size that its directory states.
     unpacked = sum(info.file_size for info in archive.infolist())
     if unpacked > _UNPACKED_MOST_BYTES or unpacked > max(len(data), 1 << 16) * _RATIO_MOST:

@@ -32,13 +32,16 @@ def test_bytes_say_the_format_where_the_name_is_wrong() -> None:
     assert by_content("text", b"A note about the mark %PDF- of such files.") == "text"
 
 
+DOC = "It is an old Word file: open it in Word or LibreOffice, and save it as DOCX."
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
         (zipped("visio/document.xml"), "It is named as text, but it is a ZIP archive or another office document."),
         (b"SQLite format 3\x00", "It is named as text, but it is a database."),
         (OLE + "EncryptedPackage".encode("utf-16-le"), "It is encrypted; remove its password first."),
-        (OLE + "WordDocument".encode("utf-16-le"), "It is an old Word file (.doc)."),
+        (OLE + "WordDocument".encode("utf-16-le"), DOC),
         (OLE, "It is encrypted with a password, or an old Office file."),
     ],
 )
@@ -46,6 +49,41 @@ def test_bytes_that_no_reader_reads(data: bytes, reason: str) -> None:
     with pytest.raises(UnreadableDocument) as caught:
         parse("a.txt", data)
     assert caught.value.message == reason
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.doc", "DOCX"), ("B.PPT", "PPTX"), ("c.mobi", "EPUB")])
+def test_of_kinds_that_people_have_and_that_are_not_read_it_says_what_to_do(name: str, kind: str) -> None:
+    with pytest.raises(UnreadableDocument, match=f"(save|convert) it (as|to) {kind}"):
+        parse(name, b"x")
+
+
+TABLE = "<table><tr><td>Part</td><td>Nm</td></tr><tr><td>盖板</td><td>25</td></tr></table>"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "gb18030"])
+@pytest.mark.parametrize(
+    ("text", "media_type"),
+    [
+        (TABLE, "text/html"),
+        (f"\n<HTML xmlns:x='urn:schemas-microsoft-com:office:excel'><body>{TABLE}</body></HTML>", "text/html"),
+        ("Part\tNm\r\n盖板\t25\r\n", "text/tab-separated-values"),
+    ],
+)
+def test_a_spreadsheet_by_name_alone_is_read_as_what_it_is(text: str, media_type: str, encoding: str) -> None:
+    parsed = parse("export.xls", text.encode(encoding))
+    assert parsed.media_type == media_type
+    assert [b.text for b in parsed.blocks] == ["Part | Nm", "盖板 | 25"]
+
+
+def test_so_is_a_page_that_was_saved_with_its_pictures() -> None:
+    page = f"MIME-Version: 1.0\nContent-Type: text/html; charset=utf-8\n\n{TABLE}"
+    assert [b.text for b in parse("export.xls", page.encode()).blocks] == ["Part | Nm", "盖板 | 25"]
+
+
+@pytest.mark.parametrize("data", [b"\x09\x08\x10\x00\x00\x06\x05\x00", b"\x00\x01" * 50, b"\x07 not text \x00"])
+def test_a_spreadsheet_that_is_none_of_these(data: bytes) -> None:
+    with pytest.raises(UnreadableDocument, match="damaged"):
+        parse("a.xls", data)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a.html"])
