@@ -27,6 +27,7 @@ from appliance.cache.flight import Flight, Flights
 from appliance.cache.sketch import Sketch
 from appliance.cache.tiers import Cache, Entry
 from appliance.config import CacheSettings
+from appliance.telemetry import note, note_text, span
 
 _PLAIN = ""  # the tag of answers without documents
 _POPULAR = 3  # times a question was asked lately, from which on its answer is made anew before it gets old
@@ -77,8 +78,12 @@ class HotAnswers:
         self._asked = Sketch()
 
     def ask(self, question: Question) -> AsyncGenerator[Event]:
-        """The events of one answer, made now or before. Raises what `make` raises."""
-        if question.cache == "bypass" or not (repeatable(question) or self._settings.sampled):
+        """The events of one answer, made now or before. Raises what `make` raises.
+
+        Where tools may be called, it is made: what they do is not done again by telling what they were asked to do.
+        """
+        kept = question.tools is None and (repeatable(question) or self._settings.sampled)
+        if question.cache == "bypass" or not kept:
             return self._make(question)
         return self._shared(question)
 
@@ -87,34 +92,43 @@ class HotAnswers:
         await self._flights.close()
 
     async def _shared(self, question: Question) -> AsyncGenerator[Event]:
-        begun = time.perf_counter()
-        name = key(question, self._version(question.collection))
-        self._asked.count(name)
         refresh = question.cache == "refresh"
-        entry = None
-        if not refresh:
-            entry = self._cache.recent(name) or await asyncio.to_thread(self._cache.get, name)
-        kept = _events(entry) if entry is not None else None
-        if entry is not None and kept is not None:
-            age_s = entry.age_s(time.time())
-            outcome: CacheOutcome = "hit"
-            if age_s >= self._lifetime_s(name):
-                outcome = "stale"
-                if not self._busy() and await self._renew(question, name, self._settings.wait_ms / 1000):
-                    entry = self._cache.recent(name) or entry
-                    renewed = _events(entry)
-                    kept, outcome = (renewed, "hit") if renewed is not None else (kept, outcome)
-            elif age_s >= self._settings.hot_s and self._is_popular(name):
-                await self._renew(question, name, 0)
-            for event in _replayed(kept, question, outcome, (time.perf_counter() - begun) * 1000):
+        outcome: CacheOutcome = "miss"
+        kept: list[Event] | None = None
+        with span("cache") as looking:
+            name = key(question, self._version(question.collection))
+            self._asked.count(name)
+            if not refresh:
+                kept, outcome = await self._kept(question, name)
+            flying = None if refresh or kept is not None else self._flights.get(_flight_key(question, name))
+            outcome = "hit" if flying is not None else outcome
+            looking.set("outcome", outcome)
+        note(**{"appliance.cache": outcome})
+        note_text("appliance.question", question.messages[-1].content)
+        if kept is not None:
+            for event in _replayed(kept, question, outcome, looking.ms):
                 yield event
             return
-        flying = None if refresh else self._flights.get(_flight_key(question, name))
-        outcome = "miss" if flying is None else "hit"
         flight = flying or self._fly(question, name, apart=refresh)
         async with contextlib.aclosing(_retold(flight.follow(), question, outcome)) as events:
             async for event in events:
                 yield event
+
+    async def _kept(self, question: Question, name: bytes) -> tuple[list[Event] | None, CacheOutcome]:
+        """The answer that is kept, made anew first where it is old and there is time; None where there is none."""
+        entry = self._cache.recent(name) or await asyncio.to_thread(self._cache.get, name)
+        kept = _events(entry) if entry is not None else None
+        if entry is None or kept is None:
+            return None, "miss"
+        age_s = entry.age_s(time.time())
+        if age_s >= self._lifetime_s(name):
+            if not self._busy() and await self._renew(question, name, self._settings.wait_ms / 1000):
+                renewed = _events(self._cache.recent(name) or entry)
+                return (renewed, "hit") if renewed is not None else (kept, "stale")
+            return kept, "stale"
+        if age_s >= self._settings.hot_s and self._is_popular(name):
+            await self._renew(question, name, 0)
+        return kept, "hit"
 
     def _is_popular(self, name: bytes) -> bool:
         """Whether an answer is worth being made anew ahead, now."""

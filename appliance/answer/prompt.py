@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from appliance.answer.calling import as_text
 from appliance.answer.layout import Layout
 from appliance.answer.types import Message, PromptReport
 from appliance.answer.window import turns_left_out
 from appliance.engine.chat import render_chat
 from appliance.engine.protocol import Ready, Segment
+from appliance.engine.tools import Toolset
 from appliance.errors import PromptTooLong
 from appliance.retrieval.types import Passage
 
@@ -39,13 +41,15 @@ class Prompt(msgspec.Struct, frozen=True):
     passages: tuple[Passage, ...] = ()  # those in it: number n is the n-th
 
 
-async def plain(messages: Sequence[Message], ready: Ready, count: CountTokens, answer_tokens: int) -> Prompt:
-    """The conversation as it is; where it is too long, without its oldest turns (see `window`).
+async def plain(
+    messages: Sequence[Message], ready: Ready, count: CountTokens, answer_tokens: int, tools: Toolset | None = None
+) -> Prompt:
+    """The conversation as it is, with the tools; where it is too long, without its oldest turns (see `window`).
 
     Raises:
         PromptTooLong: instructions and the last message do not fit beside an answer of `answer_tokens`.
     """
-    kept, cut = await _windowed(messages, ready, count, ready.context_tokens - answer_tokens)
+    kept, cut = await _windowed(as_text(messages, tools), ready, count, ready.context_tokens - answer_tokens)
     segments = _render(kept, ready)
     tokens = sum(await count([segment.text for segment in segments]))
     _check_fits(tokens, answer_tokens, ready.context_tokens)
@@ -71,6 +75,7 @@ async def grounded(
     Raises:
         PromptTooLong: instructions and the last message do not fit beside an answer of `answer_tokens`.
     """
+    messages = as_text(messages, None)
     framed = _with_passages(messages, [])
     framed, cut = await _windowed(framed, ready, count, ready.context_tokens - answer_tokens)
     if cut:
@@ -147,7 +152,7 @@ def _numbered(number: int, passage: Passage) -> str:
 
 
 def _render(messages: Sequence[Message], ready: Ready) -> tuple[Segment, ...]:
-    turns = [(message.role, message.content) for message in messages]
+    turns = [("user" if message.role == "tool" else message.role, message.content) for message in messages]
     return render_chat(ready.chat_template, turns, bos=ready.bos, eos=ready.eos)
 
 

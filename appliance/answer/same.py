@@ -48,7 +48,8 @@ def key(question: Question, version: bytes) -> bytes:
 def message_key(message: Message, *, grounded: bool) -> list[str]:
     """What of a message its answer follows from. Without documents, a model answers the very text."""
     same = grounded and message.role == "user"
-    return [message.role, normalized(message.content) if same else message.content]
+    calls = [text for call in message.calls for text in (call.name, call.arguments)]
+    return [message.role, normalized(message.content) if same else message.content, *calls]
 
 
 def repeatable(question: Question) -> bool:

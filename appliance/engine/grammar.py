@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from appliance.engine import tools
 from appliance.engine.protocol import Constraint
 from appliance.engine.schema import MAX_NODES, MAX_SOURCE_BYTES, UnsupportedConstraint, enforceable, refuse
 
@@ -106,10 +107,12 @@ class Grammars:
 
         `json_schema`: see `schema.enforceable`. `regex`: the whole text matches; the syntax is that of Rust's
         `regex`, without look-around, back references and word boundaries; `\d` and `\w` are ASCII, as in a schema's
-        `pattern`, and `.` is no newline. `choice`: exactly one of the strings.
+        `pattern`, and `.` is no newline. `choice`: exactly one of the strings. `tools`: calls in the form that `tools`
+        describes, or an answer.
 
         Raises:
-            UnsupportedConstraint: it can't be enforced, or no text fits; the message names the keyword or the fault.
+            UnsupportedConstraint: it can't be enforced, or no text fits; the message names the keyword or the fault,
+                and `param` the tool, where one is at fault.
         """
         return Grammar(self._compile(constraint), self._vocabulary)
 
@@ -118,11 +121,9 @@ class Grammars:
         if constraint.kind == "json_object":
             return self._json({"type": "object"}, "JSON object")
         if constraint.kind == "json_schema":
-            schema, patterns, references = enforceable(source)
-            for pattern, keyword in patterns.items():
-                # Alone, so that a fault is named, and one that no text fits is seen: in a schema it is a dead end.
-                self._json({"type": "string", "pattern": pattern}, f"{keyword} {json.dumps(pattern)[:200]}")
-            return self._json(schema, "schema", references)
+            return self._schema(source)[1]
+        if constraint.kind == "tools":
+            return self._calls(source)
         if constraint.kind == "choice":
             source = "|".join(_REGEX_SYNTAX.sub(r"\\\g<0>", choice) for choice in _choices(source))
         elif len(source.encode("utf-8", "replace")) > MAX_REGEX_BYTES:
@@ -134,6 +135,35 @@ class Grammars:
         except ValueError as error:  # half a surrogate pair
             refuse(f"the {constraint.kind} is no text: {error}")
         return self._start(grammar, constraint.kind)
+
+    def _schema(self, source: str, *, arguments: bool = False) -> tuple[dict[str, Any], LLMatcher]:
+        """A schema as the compiler takes it, and its grammar; `arguments`: it is that of a tool's."""
+        schema, patterns, references = enforceable(source)
+        for pattern, keyword in patterns.items():
+            # Alone, so that a fault is named, and one that no text fits is seen: in a schema it is a dead end.
+            self._json({"type": "string", "pattern": pattern}, f"{keyword} {json.dumps(pattern)[:200]}")
+        if arguments:
+            schema = tools.closed(schema)
+        return schema, self._json(schema, "schema", references)
+
+    def _calls(self, source: str) -> LLMatcher:
+        from llguidance import LLMatcher
+
+        calling = tools.read_calling(source)
+        schemas = []
+        for number, tool in enumerate(calling.toolset.tools):
+            try:
+                schemas.append(self._schema(json.dumps(tool.parameters), arguments=True)[0])
+            except UnsupportedConstraint as error:
+                message = f"The tool {tool.name}: {error.message}"
+                raise UnsupportedConstraint(message, param=f"tools[{number}].function.parameters") from error
+        try:
+            answer = None if calling.answer is None else self._schema(calling.answer)[0]
+        except UnsupportedConstraint as error:
+            error.param = "response_format"
+            raise
+        written = tools.grammar(calling.toolset, schemas, answer, _JSON_OPTIONS)
+        return self._start(LLMatcher.grammar_from_lark(written), "tools")
 
     def _json(self, schema: dict[str, Any], what: str, references: tuple[str, ...] = ()) -> LLMatcher:
         from llguidance import LLMatcher

@@ -110,15 +110,14 @@ class Intake:
             sequence.sampler = Sampler(self._llama, request.sampling, sequence.tokens, sequence.prompt_tokens, matcher)
             sequence.matcher = matcher
         except TooSlow as error:
-            code = "invalid_request" if error.began else "overloaded"
-            raise Refused(code, str(error), "response_format") from error
-        except (UnsupportedConstraint, ArithmeticError) as error:
-            raise Refused("invalid_request", str(error), "response_format") from error
+            raise Refused("invalid_request" if error.began else "overloaded", str(error)) from error
+        except UnsupportedConstraint as error:
+            raise Refused("invalid_request", error.message, error.param or "") from error
+        except ArithmeticError as error:
+            raise Refused("invalid_request", str(error)) from error
         except BaseException as error:
             _log.exception("a constraint can't be compiled")
-            raise Refused(
-                "invalid_request", f"The constraint can't be compiled: {error}.", "response_format"
-            ) from error
+            raise Refused("invalid_request", f"The constraint can't be compiled: {error}.") from error
 
     def give_up(self, constraint: Constraint) -> None:
         """No sequence waits for this constraint any more."""

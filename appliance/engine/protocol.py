@@ -20,7 +20,7 @@ import msgspec
 
 from appliance.config import EngineSettings
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAX_FRAME_BYTES = 64 << 20
 _LENGTH = struct.Struct(">I")
 
@@ -52,10 +52,10 @@ class Constraint(msgspec.Struct, frozen=True):
     """What the text must be; enforced token by token.
 
     `source`: the schema as JSON text for `json_schema`, "" for `json_object`, the pattern for `regex`, a JSON list of
-    strings for `choice`.
+    strings for `choice`, `tools.Calling` as JSON for `tools`.
     """
 
-    kind: Literal["json_schema", "json_object", "regex", "choice"]
+    kind: Literal["json_schema", "json_object", "regex", "choice", "tools"]
     source: str = ""
 
 

@@ -5,12 +5,12 @@ Must not know how questions are answered.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from litestar import Controller, Request, Response, post
 
-from appliance.answer.types import Delta, Event, Finished, Message, Question, Report, Sources
+from appliance.answer.types import Delta, Event, Finished, Message, Question, Reason, Report, Sources
 from appliance.errors import BadRequest
 from appliance.http import body, extension, sse
 from appliance.http.extension import Extension
@@ -36,7 +36,7 @@ class Answer(msgspec.Struct, frozen=True):
     """The unstreamed reply."""
 
     answer: str
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Reason
     appliance: Report
 
 

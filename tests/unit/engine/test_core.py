@@ -416,7 +416,7 @@ def test_a_constraint_that_cannot_be_is_refused_by_name(request_: Submit, named:
     gated.open(core)
     (failed,) = core.take_messages()
     assert isinstance(failed, Failed)
-    assert (failed.code, failed.param) == ("invalid_request", "response_format") and named in failed.message
+    assert (failed.code, failed.param) == ("invalid_request", "") and named in failed.message
     assert not core.busy
     core.close()
 
