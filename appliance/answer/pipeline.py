@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Sequence
 from msgspec.structs import replace
 
 from appliance.answer import excerpts, prompt
+from appliance.answer.calling import CallDeltas, constrained, told_apart
 from appliance.answer.citations import Citer
 from appliance.answer.ladder import Rung
 from appliance.answer.language import speaks
@@ -104,10 +105,15 @@ class Answerer:
         ready = await self._ready(run, restarts=True)
         if ready is None:
             raise Unavailable("The generation engine is not running.", remedy=RETRY)
+        asked, run.question = run.question, constrained(run.question)
         with run.times.stage("prompt"):
-            built = await prompt.plain(run.question.messages, ready, self._generator.count, run.max_tokens)
+            built = await prompt.plain(asked.messages, ready, self._generator.count, run.max_tokens, asked.tools)
         run.report = built.report
         choices = [self._generate(run, built, None, choice) for choice in run.choices]
+        if asked.tools is not None:
+            for choice in run.choices:
+                choice.calls = CallDeltas(choice.index, asked.stop)
+                choices[choice.index] = told_apart(choices[choice.index], choice.calls)
         async with contextlib.aclosing(merged(choices)) as deltas:
             async for delta in deltas:
                 yield delta
@@ -301,10 +307,13 @@ class _Choice:
         self.started = False  # the first token came
         self.tokens = TokenCounts()
         self.reason: FinishReason = "stop"
+        self.calls: CallDeltas | None = None  # where it may call tools
 
     @property
     def finish_reason(self) -> Reason:
-        return "length" if self.reason == "length" else "stop"
+        if self.reason == "length":
+            return "length"
+        return "tool_calls" if self.calls is not None and self.calls.called else "stop"
 
 
 class _Run:
@@ -382,9 +391,12 @@ def _sampling(asked: Sampling, index: int) -> Sampling:
 
 
 def _check(question: Question) -> None:
-    if not question.messages or question.messages[-1].role != "user":
+    last = question.messages[-1] if question.messages else None
+    if last is not None and last.role == "tool" and question.collection is None:
+        return  # what came of a call may be empty
+    if last is None or last.role != "user":
         raise BadRequest("The last message must be the user's.", param="messages")
-    asked = question.messages[-1].content
+    asked = last.content
     if not asked.strip():
         raise BadRequest("The question is empty.", remedy="Write what you want to know.", param="messages")
     if question.collection is not None and len(asked) > MAX_QUESTION_CHARACTERS:

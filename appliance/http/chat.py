@@ -20,6 +20,7 @@ from appliance.engine.protocol import TokenLogprob
 from appliance.errors import BadRequest
 from appliance.http import body, extension, sse
 from appliance.http.chat_request import ChatRequest, check_model, constraint_param, question
+from appliance.http.chat_tools import CallDelta, ToolCall, call_delta, tool_calls
 from appliance.http.feed import Feed
 from appliance.http.given import GivenBackend, GivenLifecycle
 from appliance.http.problems import Problem
@@ -68,11 +69,12 @@ class Logprobs(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The assistant's message."""
+    """The assistant's message. `content` is null where it is calls alone."""
 
-    content: str
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -102,6 +104,7 @@ class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[CallDelta] | None = None
 
 
 class ChunkChoice(msgspec.Struct, frozen=True):
@@ -136,7 +139,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class ChatFormat:
-    """Chunks, of each choice: one with the role, one for each piece of text, one with the reason.
+    """Chunks, of each choice: one with the role, one for each piece of text or of a call, one with the reason.
 
     Those of several choices come in between one another. Then follow usage and `[DONE]`.
     """
@@ -152,16 +155,17 @@ class ChatFormat:
             case Sources():
                 return self._begin(0)  # they come with the report, in the last chunk
             case Delta():
-                piece = ChunkChoice(Piece(content=event.text), index=event.index, logprobs=logprobs([event]))
-                return self._begin(event.index) + self._chunk(piece)
+                piece = Piece(content=event.text) if event.call is None else Piece(tool_calls=[call_delta(event.call)])
+                choice = ChunkChoice(piece, index=event.index, logprobs=logprobs([event]))
+                return self._begin(event.index, None if event.call else "") + self._chunk(choice)
             case Finished():
                 return self._finish(event)
 
-    def _begin(self, index: int) -> bytes:
+    def _begin(self, index: int, content: str | None = "") -> bytes:
         if index in self._begun:
             return b""
         self._begun.add(index)
-        return self._chunk(ChunkChoice(Piece(role="assistant", content=""), index=index))
+        return self._chunk(ChunkChoice(Piece(role="assistant", content=content), index=index))
 
     def _finish(self, event: Finished) -> bytes:
         reasons = (event.finish_reason, *event.further)
@@ -248,8 +252,10 @@ async def _naming_fields(events: AsyncGenerator[Event], constraint: str | None) 
 def choice(deltas: Sequence[Delta], reason: Reason, index: int, with_logprobs: bool) -> Choice:
     """A whole choice from its pieces."""
     text = "".join(delta.text for delta in deltas)
+    calls = tool_calls([delta.call for delta in deltas if delta.call is not None])
+    reply = Reply(text or None, tool_calls=calls) if calls else Reply(text)
     found = logprobs(deltas) or Logprobs([])
-    return Choice(Reply(text), reason, index, found if with_logprobs else None)
+    return Choice(reply, reason, index, found if with_logprobs else None)
 
 
 def logprobs(deltas: Sequence[Delta]) -> Logprobs | None:

@@ -8,7 +8,7 @@ value asks for nothing; none is silently ignored. Fields that cannot change an a
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 from msgspec import Meta
@@ -16,7 +16,8 @@ from msgspec import Meta
 from appliance.answer.types import MAX_CHOICES, Message, Question, Role
 from appliance.engine.protocol import Constraint, Sampling
 from appliance.errors import ApplianceError, BadRequest
-from appliance.http import extension
+from appliance.http import chat_tools, extension
+from appliance.http.chat_tools import FunctionTool, GivenCall, Results, ToolChoice
 from appliance.http.extension import Extension, Tokens
 
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -37,8 +38,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prediction": (),
     "reasoning_effort": (),
     "store": (False,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -60,11 +59,10 @@ SAMPLING = (
 UNSUPPORTED_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "function_call": (),
-    "name": ("",),
     "parsed": (),  # the SDK's own, in messages that it sends back
-    "tool_call_id": (),
-    "tool_calls": ([],),
 }
+# Fields of messages that mean something in those of one role alone.
+OF_ROLE: dict[str, tuple[str, Any]] = {"tool_call_id": ("tool", None), "tool_calls": ("assistant", [])}
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,10 +104,10 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     annotations: list[Any] | None = None  # of our own earlier replies
     audio: Any = None
     function_call: Any = None
-    name: Any = None
+    name: str | None = None  # of the function that answers; nobody else has one yet
     parsed: Any = None
-    tool_call_id: Any = None
-    tool_calls: Any = None
+    tool_call_id: str | None = None
+    tool_calls: list[GivenCall] | None = None
 
 
 class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,6 +131,9 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     # Not OpenAI's: llama.cpp's names and meanings.
     top_k: Annotated[int, Meta(ge=0, le=1 << 30)] | None = None
     min_p: Share | None = None
@@ -144,7 +145,6 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     appliance: Extension | None = None
     # Taken, and without effect on an answer.
     metadata: dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
@@ -158,8 +158,6 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prediction: Any = None
     reasoning_effort: Any = None
     store: Any = None
-    tool_choice: Any = None
-    tools: Any = None
     verbosity: Any = None
     web_search_options: Any = None
 
@@ -194,8 +192,13 @@ def question(asked: ChatRequest, request_id: str) -> Question:
     grounded = own.collection is not None
     extension.check(own, grounded=grounded)
     constraint = _constraint(asked, own)
+    tools = chat_tools.toolset(asked.tools, asked.tool_choice, asked.parallel_tool_calls)
     if grounded and constraint is not None:
         raise extension.not_grounded("response_format")
+    if grounded and tools is not None:
+        raise extension.not_grounded("tools")
+    if tools is not None:
+        _check_beside_tools(asked, own)
     if grounded and (asked.n or 1) > 1:
         raise extension.not_grounded("n")
     if asked.stream_options is not None and not asked.stream:
@@ -203,7 +206,7 @@ def question(asked: ChatRequest, request_id: str) -> Question:
     if not asked.messages:
         raise BadRequest("messages is empty.", remedy="Send at least one user message.", param="messages")
     return Question(
-        messages=tuple(_message(number, message) for number, message in enumerate(asked.messages)),
+        messages=_messages(asked.messages),
         collection=own.collection,
         request_id=request_id,
         cache=own.cache,
@@ -214,6 +217,7 @@ def question(asked: ChatRequest, request_id: str) -> Question:
         sampling=_sampling(asked),
         stop=_stop(asked.stop),
         constraint=constraint,
+        tools=tools,
         n=asked.n or 1,
         priority=own.priority,
         deadline_ms=own.deadline_ms,
@@ -229,19 +233,45 @@ def _refuse_unless_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> N
     raise BadRequest(f"{shown} is not supported yet.", remedy=f"Leave {name.split('.')[-1]} out.", param=name)
 
 
-def _message(number: int, message: ChatMessage) -> Message:
-    where = f"messages[{number}]"
-    for name, neutral in UNSUPPORTED_IN_MESSAGE.items():
-        _refuse_unless_neutral(f"{where}.{name}", getattr(message, name), neutral)
-    roles: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+def _check_beside_tools(asked: ChatRequest, own: Extension) -> None:
+    """Refuse what an answer cannot have that may be calls."""
+    for param, given in (("appliance.constraint", own.constraint is not None), ("logprobs", asked.logprobs)):
+        if given:
+            raise BadRequest(f"{param} and tools are both given.", remedy="Give one of them.", param=param)
+
+
+def _messages(given: list[ChatMessage]) -> tuple[Message, ...]:
+    """The conversation; what came of calls, in their order."""
+    made: list[Message] = []
+    results = Results()
+    for number, message in enumerate(given):
+        where = f"messages[{number}]"
+        role = _role(message, where)
+        text = _text(message, where)
+        if role == "tool":
+            results.tell(message.tool_call_id, message.name or None, text, where)
+            continue
+        calls = message.tool_calls or []
+        made += [*results.whole(), Message(role, text, chat_tools.calls_of(calls))]
+        results = Results(calls, where)
+    return (*made, *results.whole())
+
+
+def _role(message: ChatMessage, where: str) -> Role:
+    roles: dict[str, Role] = {role: role for role in get_args(Role)} | {"developer": "system"}
     role = roles.get(message.role)
     if role is None:
-        raise BadRequest(
-            f"The role {message.role!r} is not supported.",
-            remedy="Use system, developer, user or assistant.",
-            param=f"{where}.role",
-        )
-    return Message(role, _text(message, where))
+        remedy = f"Use {', '.join(roles)}."
+        raise BadRequest(f"The role {message.role!r} is not supported.", remedy=remedy, param=f"{where}.role")
+    for name, neutral in UNSUPPORTED_IN_MESSAGE.items():
+        _refuse_unless_neutral(f"{where}.{name}", getattr(message, name), neutral)
+    if role != "tool":
+        _refuse_unless_neutral(f"{where}.name", message.name, ("",))
+    for name, (owner, neutral) in OF_ROLE.items():
+        if role != owner and getattr(message, name) not in (None, neutral):
+            param = f"{where}.{name}"
+            raise BadRequest(f"{param} is for messages of the role {owner}.", remedy="Leave it out.", param=param)
+    return role
 
 
 def _text(message: ChatMessage, where: str) -> str:
@@ -289,7 +319,9 @@ def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
 
 
 def constraint_param(asked: ChatRequest) -> str | None:
-    """The field that a constraint was given in."""
+    """The field that a constraint was given in, or that makes one."""
+    if asked.tools and asked.tool_choice != "none":
+        return "tools"
     if asked.appliance is not None and asked.appliance.constraint is not None:
         return "appliance.constraint"
     return "response_format" if isinstance(asked.response_format, JsonObjectFormat | JsonSchemaFormat) else None

@@ -9,6 +9,7 @@ import pytest
 
 from appliance.answer.types import Message, Question
 from appliance.engine.protocol import Constraint, Sampling
+from appliance.engine.tools import Call, Tool, Toolset
 from appliance.errors import ApplianceError, BadRequest
 from appliance.http.body import decode
 from appliance.http.chat_request import ChatRequest, check_model, question
@@ -125,6 +126,8 @@ def test_roles_and_text_parts() -> None:
         {"n": 1},
         {"n": None},
         {"tools": []},
+        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": False},
+        {"tools": [{"type": "function", "function": {"name": "now"}}], "tool_choice": "none"},
         {"tool_choice": "none"},
         {"response_format": {"type": "text"}},
         {"logprobs": False},
@@ -143,6 +146,82 @@ def test_what_asks_for_nothing_is_taken(field: dict[str, Any]) -> None:
     assert asked(**field) == asked()
 
 
+SEARCH: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Finds",
+        "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
+        "strict": True,
+    },
+}
+NOW: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
+TOOLS = (Tool("search", SEARCH["function"]["parameters"], "Finds"), Tool("now"))
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [named(name) for name in names]}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "toolset"),
+    [
+        ({}, Toolset(TOOLS)),
+        ({"tool_choice": "auto", "parallel_tool_calls": True}, Toolset(TOOLS)),
+        ({"tool_choice": "none"}, None),
+        ({"tool_choice": "required"}, Toolset(TOOLS, required=True)),
+        ({"tool_choice": "required", "parallel_tool_calls": False}, Toolset(TOOLS, required=True, most=1)),
+        ({"tool_choice": named("now")}, Toolset(TOOLS, ("now",), required=True, most=1)),
+        ({"tool_choice": allowed("auto", "now")}, Toolset(TOOLS, ("now",))),
+        ({"tool_choice": allowed("required", "now", "search")}, Toolset(TOOLS, ("now", "search"), required=True)),
+    ],
+)
+def test_tools_and_which_may_be_called(fields: dict[str, Any], toolset: Toolset | None) -> None:
+    assert asked(tools=[SEARCH, NOW], **fields).tools == toolset
+
+
+def test_tools_may_be_given_beside_a_form_of_the_answer() -> None:
+    made = asked(tools=[NOW], response_format={"type": "json_object"}, n=2, stop="END")
+    assert (made.tools, made.constraint, made.n) == (Toolset((Tool("now"),)), Constraint("json_object"), 2)
+
+
+def called(*ids: str, name: str = "search") -> dict[str, Any]:
+    calls = [{"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}} for call_id in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(call_id: str, content: Any = "found", **more: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": content, **more}
+
+
+def test_results_come_in_the_order_of_their_calls() -> None:
+    parts = [{"type": "text", "text": "two"}]
+    made = asked(
+        [USER, called("a", "b"), result("b", parts, name="search"), result("a", ""), USER, called("c"), result("c")]
+    )
+    calls = (Call("search", "{}"),)
+    assert made.messages == (
+        Message("user", "hi"),
+        Message("assistant", "", calls * 2),
+        Message("tool", ""),
+        Message("tool", "two"),
+        Message("user", "hi"),
+        Message("assistant", "", calls),
+        Message("tool", "found"),
+    )
+
+
+def test_calls_come_back_as_the_sdk_has_them() -> None:
+    call = {"id": "a", "index": 0, "type": "function"}
+    function = {"name": "search", "arguments": '{"q": 1}', "parsed_arguments": {"q": 1}}
+    turn = {"role": "assistant", "content": "Well.", "tool_calls": [{**call, "function": function}]}
+    assert asked([USER, turn, result("a")]).messages[1] == Message("assistant", "Well.", (Call("search", '{"q": 1}'),))
+
+
 @pytest.mark.parametrize(
     ("field", "param"),
     [
@@ -150,7 +229,25 @@ def test_what_asks_for_nothing_is_taken(field: dict[str, Any]) -> None:
         ({"n": 9}, "n"),
         ({"n": True}, "n"),
         ({"n": 2, **GROUNDED}, "n"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
+        ({"tools": [NOW, named("no space")]}, "tools[1].function.name"),
+        ({"tools": [named("line\n")]}, "tools[0].function.name"),
+        ({"tools": [named("x" * 65)]}, "tools[0].function.name"),
+        ({"tools": [NOW, NOW]}, "tools[1].function.name"),
+        ({"tools": [named(f"t{number}") for number in range(129)]}, "tools"),
+        ({"tools": [NOW], **GROUNDED}, "tools"),
+        ({"tools": [NOW], "logprobs": True}, "logprobs"),
+        (
+            {"tools": [NOW], "appliance": {"constraint": {"kind": "regex", "pattern": "x"}}},
+            "appliance.constraint",
+        ),
+        ({"tool_choice": named("now")}, "tool_choice"),
+        ({"tools": [NOW], "tool_choice": "any"}, "tool_choice"),
+        ({"tools": [NOW], "tool_choice": named("later")}, "tool_choice.function.name"),
+        ({"tools": [NOW], "tool_choice": allowed("auto", "now", "x")}, "tool_choice.allowed_tools.tools"),
+        ({"tools": [NOW], "tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools"),
+        ({"tools": [NOW], "parallel_tool_calls": "no"}, "parallel_tool_calls"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}, **GROUNDED}, "response_format"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
@@ -191,7 +288,19 @@ def test_what_asks_for_nothing_is_taken(field: dict[str, Any]) -> None:
         ({"logit_bias": {"1": 101}}, "logit_bias.1"),
         ({"appliance": {"filters": {"a": 1}}}, "appliance.filters"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0].tool_call_id"),
+        ({"messages": [result("1")]}, "messages[0].tool_call_id"),
+        ({"messages": [USER, called("a"), {"role": "tool", "content": "x"}]}, "messages[2].tool_call_id"),
+        ({"messages": [USER, called("a"), result("b")]}, "messages[2].tool_call_id"),
+        ({"messages": [USER, called("a"), result("a"), result("a")]}, "messages[3].tool_call_id"),
+        ({"messages": [USER, called("a"), result("a"), USER, result("a")]}, "messages[4].tool_call_id"),
+        ({"messages": [USER, called("a"), result("a", name="open")]}, "messages[2].name"),
+        ({"messages": [USER, called("a"), result("a", None)]}, "messages[2].content"),
+        ({"messages": [USER, called("a", "b"), result("a"), USER]}, "messages[1].tool_calls"),
+        ({"messages": [USER, called("a")]}, "messages[1].tool_calls"),
+        ({"messages": [USER, called("a", "a"), result("a")]}, "messages[1].tool_calls"),
+        ({"messages": [{**USER, "tool_calls": called("a")["tool_calls"]}]}, "messages[0].tool_calls"),
+        ({"messages": [{**USER, "tool_call_id": "a"}]}, "messages[0].tool_call_id"),
+        ({"messages": [USER, {**called("a"), "tool_calls": [{"id": "a"}]}]}, "messages[1].tool_calls[0].function"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
         ({"messages": [USER, {"role": "user"}]}, "messages[1].content"),
         ({"messages": [{**USER, "name": "Ann"}]}, "messages[0].name"),
