@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from appliance.answer import excerpts, prompt
 from appliance.answer.calling import CallDeltas, constrained, told_apart
 from appliance.answer.citations import Citer
+from appliance.answer.generation import Generation
 from appliance.answer.ladder import Rung
 from appliance.answer.language import speaks
 from appliance.answer.layout import Layout
@@ -36,9 +37,9 @@ from appliance.answer.types import (
 )
 from appliance.config import AnswerSettings
 from appliance.engine.protocol import Done, FinishReason, Ready, Sampling, Started, Token
-from appliance.errors import BadRequest, Overloaded, PromptTooLong, Quarantined, Unavailable
+from appliance.errors import ApplianceError, BadRequest, Overloaded, PromptTooLong, Quarantined, Unavailable
 from appliance.retrieval.types import Passage, SearchRequest, SearchResult
-from appliance.telemetry import StageTimes
+from appliance.telemetry import StageTimes, note, note_text
 
 # A question is searched for as one passage-sized text; beyond this it is a document, not a question.
 MAX_QUESTION_CHARACTERS = 8000
@@ -96,6 +97,8 @@ class Answerer:
         """
         _check(question)
         run = _Run(question, self._settings)
+        note(**{"appliance.deadline_ms": run.deadline_ms, "appliance.priority": question.priority})
+        note_text("appliance.question", question.messages[-1].content)
         way = self._plain(run) if question.collection is None else self._grounded(run)
         async with contextlib.aclosing(way) as events:
             async for event in events:
@@ -193,6 +196,7 @@ class Answerer:
             found = await asyncio.to_thread(self._recall.search, request)
         took_ms = run.times.elapsed_ms() - begun_ms - found.timings_ms.get("rerank", 0.0)
         self._pilot.learn_recall(course.rung, took_ms)
+        note(**{"appliance.rung": course.rung.name.lower(), "appliance.passages": len(found.passages)})
         run.course = course
         run.degraded += [course.reason] if course.reason else []
         run.degraded += found.degraded
@@ -259,6 +263,9 @@ class Answerer:
         self, run: _Run, built: prompt.Prompt, citer: Citer | None, choice: _Choice
     ) -> AsyncGenerator[Delta]:
         question = run.question
+        # Before its first word an answer may become quotations, and they must be in time.
+        deadline_ms = max(1.0, run.left_ms - (EXCERPTS_MS if citer else 0.0))
+        choice.generation.begin(self._generator.ready, question, run.max_tokens, deadline_ms)
         stream = self._generator.generate(
             prompt=built.segments,
             max_tokens=run.max_tokens,
@@ -266,32 +273,38 @@ class Answerer:
             # A weak model's second paragraph is never about the question.
             stop=(*question.stop, PARAGRAPH) if citer and self._quotes else question.stop,
             priority=question.priority,
-            # Before its first word an answer may become quotations, and they must be in time.
-            deadline_ms=max(1.0, run.left_ms - (EXCERPTS_MS if citer else 0.0)),
+            deadline_ms=deadline_ms,
             label=question.label,
             constraint=question.constraint,
             pinned=built.pinned,
             memory=run.memory,
         )
-        async with contextlib.aclosing(stream) as messages:  # type: ignore[type-var]
-            async for message in messages:
-                match message:
-                    case Started():
-                        if choice.index == 0:  # the others run beside it: their times do not add up
-                            run.times.add("queue", message.queue_ms)
-                        choice.tokens = TokenCounts(prompt=message.prompt_tokens, cached=message.cached_tokens)
-                    case Token():
-                        if not run.started:
-                            run.times.add("ttft", run.times.elapsed_ms())
-                        choice.started = True
-                        choice.tokens = replace(choice.tokens, generated=choice.tokens.generated + len(message.ids))
-                        text = citer.feed(message.text) if citer else message.text
-                        if text or message.logprobs:
-                            yield Delta(text, choice.index, message.logprobs)
-                        if citer is not None and citer.repeats:
-                            break
-                    case Done():
-                        run.end(choice, message)
+        fault = ""
+        try:
+            async with contextlib.aclosing(stream) as messages:  # type: ignore[type-var]
+                async for message in messages:
+                    match message:
+                        case Started():
+                            choice.tokens = TokenCounts(prompt=message.prompt_tokens, cached=message.cached_tokens)
+                            choice.generation.start(message)
+                        case Token():
+                            choice.generation.hear(run.times)
+                            if not run.started:
+                                run.times.add("ttft", choice.generation.ttft_ms)
+                            choice.started = True
+                            choice.tokens = replace(choice.tokens, generated=choice.tokens.generated + len(message.ids))
+                            text = citer.feed(message.text) if citer else message.text
+                            if text or message.logprobs:
+                                yield Delta(text, choice.index, message.logprobs)
+                            if citer is not None and citer.repeats:
+                                break
+                        case Done():
+                            run.end(choice, message)
+        except ApplianceError as error:
+            fault = error.code
+            raise
+        finally:
+            choice.generation.tell(choice.tokens, run.times, fault)
         if choice.reason == "cancelled":
             raise Unavailable("The answer was cancelled before it was whole.", remedy=RETRY)
         rest = citer.finish() if citer else ""
@@ -307,6 +320,7 @@ class _Choice:
         self.started = False  # the first token came
         self.tokens = TokenCounts()
         self.reason: FinishReason = "stop"
+        self.generation = Generation(counts=index == 0)
         self.calls: CallDeltas | None = None  # where it may call tools
 
     @property
@@ -347,6 +361,7 @@ class _Run:
     def end(self, choice: _Choice, done: Done) -> None:
         """A generation came to its end."""
         choice.reason = done.finish_reason
+        choice.generation.end(done)
         choice.tokens = TokenCounts(
             prompt=done.prompt_tokens,
             cached=done.cached_tokens,
@@ -356,9 +371,6 @@ class _Run:
         late = f"deadline: the answer was cut off after {self.deadline_ms:.0f} ms"
         if done.deadline_hit and late not in self.degraded:
             self.degraded.append(late)
-        if choice.index == 0:
-            self.times.add("prefill", done.prefill_ms)
-            self.times.add("decode", done.decode_ms)
 
     def finished(self) -> Finished:
         """The last event."""
@@ -378,8 +390,14 @@ class _Run:
                 speculated_accepted=sum(choice.tokens.speculated_accepted for choice in self.choices),
             ),
         )
+        note(**{"appliance.grounded": self.grounded, "appliance.degraded": codes(self.degraded)})
         reasons = [choice.finish_reason for choice in self.choices]
         return Finished(reasons[0], report, tuple(reasons[1:]))
+
+
+def codes(degraded: Sequence[str]) -> list[str]:
+    """What was done without, by name alone: the reasons may have figures in them."""
+    return [reason.partition(":")[0] for reason in degraded]
 
 
 def _sampling(asked: Sampling, index: int) -> Sampling:

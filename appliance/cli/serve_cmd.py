@@ -54,9 +54,7 @@ async def _serve(settings: config.Settings) -> None:
     from appliance.http.server import Server
     from appliance.service import Appliance
     from appliance.store.lock import make_data_dir
-    from appliance.telemetry import setup_tracing
 
-    setup_tracing(__version__)
     make_data_dir(settings.data_path)
     appliance = Appliance(settings)
     app = create_app(appliance, loading=True)

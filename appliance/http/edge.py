@@ -13,13 +13,10 @@ import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from opentelemetry import context
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
 from appliance.errors import ApplianceError, BadRequest
 from appliance.http.lifecycle import Lifecycle, loading_error, stopping_error
 from appliance.http.problems import problem_of
-from appliance.telemetry import span
+from appliance.telemetry import Span
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -34,8 +31,6 @@ CONSOLE_PATH = re.compile(r"/(console/.*)?")  # its page tells that the service 
 # A client that is refused while it sends gets this long to notice; closing at once would reset the
 # connection, and the reply with it.
 LINGER_S = 1.0
-
-_propagator = TraceContextTextMapPropagator()
 
 
 class Forbidden(ApplianceError):
@@ -64,15 +59,16 @@ class Edge:
             request_id = uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         exchange = _Exchange(headers, request_id, receive, send)
-        carrier = {name: headers.one(name) for name in ("traceparent", "tracestate")}
-        token = context.attach(_propagator.extract(carrier))
-        try:
-            attributes = {"http.request.method": scope["method"], "url.path": scope["path"], "request.id": request_id}
-            with span("http.request", **attributes) as current:
+        whole = Span(
+            "http.request",
+            {"http.request.method": scope["method"], "url.path": scope["path"], "request.id": request_id},
+        )
+        with whole.begin(traceparent=headers.one("traceparent")):
+            try:
                 await self._guarded(scope, headers, exchange)
-                current.set_attribute("http.response.status_code", exchange.status)
-        finally:
-            context.detach(token)
+            finally:
+                whole.set("http.route", scope.get("path_template", ""))
+                whole.set("http.response.status_code", exchange.status)
 
     async def _guarded(self, scope: Scope, headers: _Headers, exchange: _Exchange) -> None:
         try:

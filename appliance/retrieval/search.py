@@ -30,7 +30,7 @@ from appliance.retrieval.repeats import Repeats
 from appliance.retrieval.types import Duplicate, Explained, Mode, Passage, Scores, SearchRequest, SearchResult
 from appliance.store.attributes import Filter
 from appliance.store.records import Change, Chunk, RecallTarget
-from appliance.telemetry import StageTimes, span
+from appliance.telemetry import Attribute, StageTimes, span
 
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -216,17 +216,18 @@ class Recall:
         tier = self._tier(request)
         hits: Hits | None = None
         if mode != "lexical" or rerank:
-            with times.stage("embed_query"):
+            with times.stage("embed_query", **{"gen_ai.operation.name": "embeddings"}):
                 vector = self._embedder.embed_queries([request.query])[0]
         if mode in ("hybrid", "dense") and vector is not None and tier is not None:
-            with times.stage("recall_dense"):
+            with times.stage("recall.dense", k=settings.dense_candidates, target=scope.share) as dense:
                 hits = tier.search(
                     vector,
                     settings.dense_candidates,
                     target=scope.share,
                     within=scope.chunks,
-                    notes=notes if request.explain else None,
+                    notes=notes,
                 )
+                dense.attributes.update(_parts(notes))
         words, mass = lexical.result() if lexical else ([], 0.0)
         bm25 = {hit.chunk_id: hit.score for hit in words}
         with times.stage("fuse"):
@@ -234,7 +235,7 @@ class Recall:
 
     def _lexical(self, request: SearchRequest, scope: Scope, times: StageTimes) -> tuple[list[LexicalHit], float]:
         index, limit = self._indexes.lexical, self._settings.lexical_candidates
-        with times.stage("recall_lexical"):
+        with times.stage("recall.lexical", k=self._settings.lexical_candidates):
             hits = index.search(request.query, request.collection, limit, scope.documents)
             return hits, index.mass(request.query, request.collection)
 
@@ -312,9 +313,10 @@ class Recall:
         """The best candidates in their final order, those that the budget left out after; and all logits."""
         tried = found[: self._settings.fused_candidates]
         budget = request.rerank_budget_ms or self._settings.rerank_budget_ms
-        with times.stage("rerank", passages=len(tried)):
+        with times.stage("rerank", passages=len(tried), budget_ms=budget) as stage:
             texts = [passage_text(one.chunk) for one in tried]
             scores = reranker.score(request.query, texts, budget_ms=budget)
+            stage.set("scored", int(np.isfinite(scores.logits).sum()))
         degraded += _rerank_losses(scores, budget, reranker.max_tokens)
         with times.stage("fuse"):
             logits = np.array(scores.logits, np.float64)
@@ -362,6 +364,22 @@ def _passage(found: Found, score: float, rerank: float | None) -> Passage:
         attributes=chunk.attributes,
         duplicates=found.duplicates,
     )
+
+
+def _parts(notes: Sequence[Asked]) -> dict[str, Attribute]:
+    """What the hot and the cold parts of the vectors did, as attributes of a span."""
+    found: dict[str, Attribute] = {}
+    for kind in ("hot", "cold"):
+        parts = [note for note in notes if note.part.startswith(kind)]
+        if parts:
+            found |= {
+                f"{kind}.parts": len(parts),
+                f"{kind}.vectors": sum(note.vectors for note in parts),
+                f"{kind}.ef": max(note.ef for note in parts),
+                f"{kind}.rescored": sum(note.rescored for note in parts),
+                f"{kind}.ms": round(sum(note.ms for note in parts), 3),
+            }
+    return found
 
 
 def _known(value: float) -> float | None:

