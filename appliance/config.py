@@ -35,6 +35,9 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: Port = 8080
     socket: str = ""  # "": <data_dir>/appliance.sock
+    # Who needs an API key. network: a port that can be reached from other machines; tcp: every port; always: the unix
+    # socket too.
+    require_keys: Literal["network", "tcp", "always"] = "network"
     shutdown_grace_s: Annotated[float, Meta(ge=0, le=1e6)] = 10.0  # running streams may finish in this time
     max_body_bytes: Bytes = 8 << 20  # of a JSON request
     ping_interval_s: PositiveS = 10.0  # SSE comment while nothing is produced
@@ -143,8 +146,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 # Short names for the settings that people set most, beside the systematic ones (APPLIANCE_SERVER_PORT).
 ALIASES = {"APPLIANCE_PORT": "server.port", "APPLIANCE_HOST": "server.host", "APPLIANCE_PACK": "models.pack"}
-# Variables of this prefix that are not settings: read by the program's start and by the build scripts.
-NOT_SETTINGS = frozenset({"APPLIANCE_CONFIG", "APPLIANCE_CACHE_DIR"})
+# Variables of this prefix that are not settings: read by the program's start, its commands and the build scripts.
+NOT_SETTINGS = frozenset({"APPLIANCE_CONFIG", "APPLIANCE_CACHE_DIR", "APPLIANCE_API_KEY"})
 
 
 def setting_names() -> list[str]:

@@ -43,6 +43,7 @@ from appliance.retrieval.search import Recall
 from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.attributes import Attributes, check_attributes
 from appliance.store.db import STORE_FILE, Store
+from appliance.store.keys import ApiKey, CreatedKey, KeyTable, NewKey
 from appliance.store.lock import DataDirLock
 from appliance.store.records import Change, Collection, Document, RecallTarget
 from appliance.store.rows import same_name
@@ -362,6 +363,23 @@ class Appliance:
         """Delete all that is cached."""
         for cache in self._caches.values():
             await asyncio.to_thread(cache.clear)
+
+    @property
+    def key_table(self) -> KeyTable:
+        """The API keys."""
+        return self._store.keys
+
+    async def create_key(self, wanted: NewKey) -> CreatedKey:
+        """Make an API key. Raises `KeyExists`, `BadRequest`."""
+        return await asyncio.to_thread(self._store.keys.create, wanted)
+
+    async def keys(self) -> Sequence[ApiKey]:
+        """All API keys, the newest first."""
+        return self._store.keys.list()
+
+    async def revoke_key(self, key_id: str) -> ApiKey:
+        """End an API key for good. Raises `NotFound`."""
+        return await asyncio.to_thread(self._store.keys.revoke, key_id)
 
     def _forget_soon(self) -> None:
         assert self._engine is not None, "claim() comes first"  # noqa: S101

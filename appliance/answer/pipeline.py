@@ -191,6 +191,7 @@ class Answerer:
                 top_k=run.top_k,
                 filters=question.filters,
                 recall=question.recall,
+                label=question.label,
             )
             begun_ms = run.times.elapsed_ms()
             found = await asyncio.to_thread(self._recall.search, request)

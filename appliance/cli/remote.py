@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -23,6 +24,7 @@ from appliance.documents.ingest import Outcome
 from appliance.errors import ApplianceError, Unavailable
 from appliance.retrieval.types import Explained, Passage, SearchRequest, SearchResult
 from appliance.store.attributes import Attributes
+from appliance.store.keys import ApiKey, CreatedKey, NewKey
 from appliance.store.records import Collection, Document, RecallTarget
 from appliance.store.rows import check_name
 
@@ -43,7 +45,11 @@ class RemoteTarget:
 
     def __init__(self, socket: Path) -> None:
         transport = httpx.AsyncHTTPTransport(uds=str(socket))
-        self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=TIMEOUT)
+        key = os.environ.get("APPLIANCE_API_KEY")  # where `server.require_keys` asks for one on the socket too
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._client = httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", timeout=TIMEOUT, headers=headers
+        )
 
     async def __aenter__(self) -> Self:
         # A service that was started a moment ago: what was typed is worth waiting for.
@@ -93,7 +99,7 @@ class RemoteTarget:
     async def search(self, request: SearchRequest) -> SearchResult:
         """Passages, best first."""
         body = msgspec.to_builtins(request)
-        del body["rerank_budget_ms"]
+        del body["rerank_budget_ms"], body["label"]
         shown = await self._call("POST", "/v1/search", json=body)
         passages = tuple(
             msgspec.convert({**row, "chunk_id": row["chunk"], "page_first": row["page"]}, Passage)
@@ -151,6 +157,18 @@ class RemoteTarget:
     async def clear_caches(self) -> None:
         """Delete all that is cached."""
         await self._call("DELETE", "/v1/cache")
+
+    async def create_key(self, wanted: NewKey) -> CreatedKey:
+        """Make an API key."""
+        return msgspec.convert(await self._call("POST", "/v1/keys", json=msgspec.to_builtins(wanted)), CreatedKey)
+
+    async def keys(self) -> Sequence[ApiKey]:
+        """All API keys, the newest first."""
+        return msgspec.convert((await self._call("GET", "/v1/keys"))["keys"], list[ApiKey])
+
+    async def revoke_key(self, key_id: str) -> ApiKey:
+        """End an API key for good."""
+        return msgspec.convert(await self._call("DELETE", f"/v1/keys/{quote(key_id, safe='')}"), ApiKey)
 
     async def _call(self, method: str, path: str, **options: Any) -> Any:
         with _telling():

@@ -25,6 +25,7 @@ COMMANDS = {
     "collections": ("appliance.cli.stored_cmd", "collections", "List, show or delete collections."),
     "documents": ("appliance.cli.stored_cmd", "documents", "List, show or delete documents."),
     "cache": ("appliance.cli.cache_cmd", "cache", "Show or delete what is kept of earlier answers."),
+    "keys": ("appliance.cli.keys_cmd", "keys", "Make, list and revoke API keys."),
     "models": ("appliance.cli.models_cmd", "models", "List, fetch, verify and choose model packs."),
     "engine": ("appliance.cli.child_cmd", "engine", "The generation engine's process."),
     "parse-worker": ("appliance.cli.child_cmd", "parse_worker", "The process that reads documents."),

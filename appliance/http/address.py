@@ -1,4 +1,4 @@
-"""Owns the addresses the service listens on: a loopback port and a unix socket, bound before anything else.
+"""Owns the addresses the service listens on: a port and a unix socket, bound before anything else.
 
 Must not know the server that accepts on them.
 """
@@ -58,24 +58,21 @@ def _shared_folder() -> Path:
 
 
 def bind_port(host: str, port: int) -> socket.socket:
-    """A listening TCP socket on a loopback address.
+    """A listening TCP socket.
 
     Raises:
-        BadSetting: `host` is no loopback address.
-        CannotListen: the port is taken, or not allowed.
+        BadSetting: `host` is neither an address nor "localhost"; no name is looked up.
+        CannotListen: the port is taken, or not allowed, or the address is not this machine's.
     """
     address = "127.0.0.1" if host.lower() == "localhost" else host.strip("[]")
     try:
-        is_loopback = ipaddress.ip_address(address).is_loopback
+        ipaddress.ip_address(address)
     except ValueError:
-        is_loopback = False
-    if not is_loopback:
         raise BadSetting(
-            f"server.host is {host!r}, but this version listens on loopback only: it has no API keys yet, "
-            "and anyone on the network could read the documents.",
-            remedy="Use 127.0.0.1, ::1 or localhost, and a reverse proxy or SSH tunnel for other machines.",
+            f"server.host is {host!r}, which is no address.",
+            remedy="Use 127.0.0.1 for this machine alone, 0.0.0.0 or :: for all its networks, or one of its addresses.",
             param="server.host",
-        )
+        ) from None
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
         # Ports of connections that ended a moment ago are free; a port that is listened on is not.
@@ -89,11 +86,20 @@ def bind_port(host: str, port: int) -> socket.socket:
     return listener
 
 
+def is_exposed(listener: socket.socket) -> bool:
+    """Whether other machines may reach a listening socket."""
+    if listener.family == socket.AF_UNIX:
+        return False
+    return not ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+
+
 def _cannot_listen(error: OSError, address: str, port: int) -> CannotListen:
     if error.errno == errno.EADDRINUSE:
         reason, remedy = "is in use by another program", "Choose another one: appliance serve --port NUMBER"
     elif error.errno == errno.EACCES:
         reason, remedy = "is reserved for the system", "Choose one above 1023: appliance serve --port NUMBER"
+    elif error.errno == errno.EADDRNOTAVAIL:
+        reason, remedy = "cannot be listened on: this machine has no such address", "Set server.host to one it has."
     else:
         reason, remedy = f"cannot be listened on: {error.strerror}", ""
     return CannotListen(f"Port {port} on {address} {reason}.", remedy=remedy, param="server.port")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Litestar, Router
+from litestar import Litestar, Request, Router
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
@@ -15,6 +15,10 @@ from litestar.openapi.plugins import JsonRenderPlugin
 
 from appliance import __version__
 from appliance.http.ask import AskController
+from appliance.http.auth import Access
+from appliance.http.auth_backend import LabelledBackend
+from appliance.http.auth_keys import KeysController
+from appliance.http.auth_routes import check_scope
 from appliance.http.cached import CacheController
 from appliance.http.chat import ChatController
 from appliance.http.console import ConsoleController
@@ -34,10 +38,16 @@ class Application(Litestar):
 
     Attributes:
         lifecycle: how it is told that the backend can be asked, and to stop.
+        access: how it is told where it listens.
     """
 
     def __init__(self, backend: Backend, *, loading: bool = False) -> None:
         self.lifecycle = Lifecycle(loading=loading)
+        self.access = Access(backend)
+
+        def labelled(request: Request[Any, Any, Any]) -> Any:
+            return LabelledBackend(backend, request.state["caller"].label)
+
         super().__init__(
             route_handlers=[
                 HealthController,
@@ -47,13 +57,15 @@ class Application(Litestar):
                 ChatController,
                 StoredController,
                 CacheController,
+                KeysController,
                 EmbeddingsController,
                 ConsoleController,
             ],
             dependencies={
-                "backend": Provide(lambda: backend, sync_to_thread=False),
+                "backend": Provide(labelled, sync_to_thread=False),
                 "lifecycle": Provide(lambda: self.lifecycle, sync_to_thread=False),
             },
+            guards=[check_scope],
             exception_handlers={Exception: handle},
             logging_config=None,
             request_max_body_size=None,  # `body.read` has a limit for each route
@@ -67,7 +79,7 @@ class Application(Litestar):
             state=State({}),
         )
         routed: Any = super().__call__  # Litestar's ASGI types are closed unions; the edge takes any ASGI
-        self._edge = Edge(routed, self.lifecycle)
+        self._edge = Edge(routed, self.lifecycle, self.access)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI."""

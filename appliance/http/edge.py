@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from appliance.errors import ApplianceError, BadRequest
+from appliance.http.auth import Access, Caller, on_socket
+from appliance.http.auth_routes import is_open
 from appliance.http.lifecycle import Lifecycle, loading_error, stopping_error
 from appliance.http.problems import problem_of
 from appliance.telemetry import Span
@@ -31,6 +33,7 @@ CONSOLE_PATH = re.compile(r"/(console/.*)?")  # its page tells that the service 
 # A client that is refused while it sends gets this long to notice; closing at once would reset the
 # connection, and the reply with it.
 LINGER_S = 1.0
+NOBODY = Caller(frozenset())  # who asks for what is open to all
 
 
 class Forbidden(ApplianceError):
@@ -45,11 +48,13 @@ class Edge:
     Args:
         app: what it guards.
         lifecycle: refuses requests while the service loads and while it stops.
+        access: tells who asks.
     """
 
-    def __init__(self, app: App, lifecycle: Lifecycle) -> None:
+    def __init__(self, app: App, lifecycle: Lifecycle, access: Access) -> None:
         self._app = app
         self._lifecycle = lifecycle
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -67,18 +72,25 @@ class Edge:
             try:
                 await self._guarded(scope, headers, exchange)
             finally:
+                if (caller := scope["state"].get("caller")) is not None and caller.label:
+                    whole.set("api_key.id", caller.label)
                 whole.set("http.route", scope.get("path_template", ""))
                 whole.set("http.response.status_code", exchange.status)
 
     async def _guarded(self, scope: Scope, headers: _Headers, exchange: _Exchange) -> None:
         try:
-            check_host(scope, headers.all("host"))
+            check_host(scope, headers.all("host"), any_name=self._access.needs_key(scope))
             check_origin(scope["method"], headers.all("origin"), headers.one("host"))
             if scope["path"] not in HEALTH_PATHS:
                 if self._lifecycle.stopping:
                     raise stopping_error()
                 if self._lifecycle.loading and not CONSOLE_PATH.fullmatch(scope["path"]):
                     raise loading_error()
+            caller = NOBODY
+            if not is_open(scope["path"]):
+                caller = await self._access.caller(scope, headers.all("authorization"))
+            scope["state"]["caller"] = caller
+            leave = self._access.enter(caller)
         except ApplianceError as error:
             await exchange.refuse(error)
             return
@@ -90,6 +102,8 @@ class Edge:
                 raise
             if exchange.status == 0:
                 await exchange.refuse(stopping_error())
+        finally:
+            leave()
 
 
 class _Exchange:
@@ -150,21 +164,23 @@ class _Headers:
         return next(iter(self.all(name)), "")
 
 
-def check_host(scope: Scope, hosts: list[str]) -> None:
+def check_host(scope: Scope, hosts: list[str], *, any_name: bool = False) -> None:
     """Refuse a request over TCP that was sent to a name of somebody else.
 
     A web page can have its own name resolve to this machine (DNS rebinding) and is then, to the browser, of
     the same origin as the service. It cannot choose what `Host` says. Addresses need no resolving and are safe.
+    Where a key is needed, which no such page has, the machine may have `any_name`.
 
     Raises:
         BadRequest: more than one `Host`.
         Forbidden: another name than localhost.
     """
-    server = scope.get("server")
-    if server is None or server[1] is None:  # a unix socket: file permissions guard it, no browser reaches it
+    if on_socket(scope):  # file permissions guard it, no browser reaches it
         return
     if len(hosts) > 1:
         raise BadRequest("There is more than one Host header.")
+    if any_name:
+        return
     name = _host_name(hosts[0]) if hosts else ""
     if name != "localhost" and not _is_loopback(name):
         raise Forbidden(

@@ -17,6 +17,7 @@ from appliance.documents.ingest import Outcome
 from appliance.inference.protocols import Embeddings, RerankScores
 from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.attributes import Attributes
+from appliance.store.keys import ApiKey, CreatedKey, KeyTable, NewKey
 from appliance.store.records import Collection, Document, RecallTarget
 
 State = Literal["ready", "loading", "degraded", "failed"]
@@ -77,6 +78,15 @@ class Library(Protocol):
     async def clear_caches(self) -> None:
         """Delete all that is cached."""
 
+    async def create_key(self, wanted: NewKey) -> CreatedKey:
+        """Make an API key."""
+
+    async def keys(self) -> Sequence[ApiKey]:
+        """All API keys, the newest first."""
+
+    async def revoke_key(self, key_id: str) -> ApiKey:
+        """End an API key for good."""
+
 
 class Backend(Library, Protocol):
     """What clients may ask for."""
@@ -84,6 +94,10 @@ class Backend(Library, Protocol):
     @property
     def settings(self) -> Settings:
         """The settings that the program was started with."""
+
+    @property
+    def key_table(self) -> KeyTable:
+        """The API keys; only when it is open."""
 
     def dimensions(self) -> int:
         """Length of the embedder's vectors."""

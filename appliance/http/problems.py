@@ -51,6 +51,8 @@ def problem_of(error: Exception) -> Problem:
         headers = {}
         if isinstance(error, (Overloaded, Unavailable)):
             headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+        if error.status == HTTPStatus.UNAUTHORIZED:
+            headers["WWW-Authenticate"] = "Bearer"
         return Problem(error.status, error.text, error.kind, error.code, error.param, headers)
     if isinstance(error, HTTPException):
         return _of_framework(error)

@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING, Self
 import uvicorn
 
 from appliance.config import Settings
-from appliance.http.address import BACKLOG, UnixListener, bind_port, socket_path
+from appliance.errors import BadSetting
+from appliance.http.address import BACKLOG, UnixListener, bind_port, is_exposed, socket_path
 from appliance.http.connection import Connection
+from appliance.store.db import STORE_FILE
+from appliance.store.keys import any_active
 
 if TYPE_CHECKING:
     from appliance.http.app import Application
@@ -47,6 +50,14 @@ class Server:
         with contextlib.ExitStack() as closing:
             self._port = closing.enter_context(bind_port(settings.server.host, settings.server.port))
             self._unix = closing.enter_context(contextlib.closing(UnixListener(socket_path(settings))))
+            self._exposed = is_exposed(self._port)
+            if self._exposed and not any_active(settings.data_path / STORE_FILE):
+                raise BadSetting(
+                    f"server.host is {settings.server.host!r}, and there is no API key: the service listens beyond "
+                    "this machine only for those who have one.",
+                    remedy="Make one first: appliance keys create --name NAME --scope query",
+                    param="server.host",
+                )
             self._closing = closing.pop_all()
         host, port = self._port.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -60,7 +71,7 @@ class Server:
         """Bind both addresses, at once, before anything slow is done.
 
         Raises:
-            BadSetting: an address beyond loopback, or a socket path that is too long.
+            BadSetting: an address beyond loopback while there is no API key, or a socket path that is too long.
             CannotListen: the port is in use.
             DataDirBusy: another service answers on the socket.
         """
@@ -89,6 +100,7 @@ class Server:
         # `Config` says int; what it goes to is `asyncio.wait_for`.
         config.timeout_graceful_shutdown = self._grace_s + CUT_MARGIN_S  # type: ignore[assignment]
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        app.access.exposed = self._exposed
         self._app = app
         self._uvicorn = _Uvicorn(config)
         if self._stop_asked:

@@ -28,6 +28,7 @@ class SearchRequest(msgspec.Struct, frozen=True):
     filters: Filter | None = None  # over the attributes of documents
     recall: RecallTarget | None = None  # of the nearest vectors; None: the collection's
     explain: bool = False
+    label: str = ""  # of the caller: what is remembered for one is not found by another
 
 
 class Scores(msgspec.Struct, frozen=True):

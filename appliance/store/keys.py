@@ -77,6 +77,13 @@ class ApiKey(msgspec.Struct, frozen=True):
         return "expired" if self.expires_at is not None and self.expires_at <= _now() else "active"
 
 
+class CreatedKey(msgspec.Struct, frozen=True):
+    """A key that was made just now."""
+
+    key: ApiKey
+    secret: str  # the whole `apl_<id>_<secret>`: kept nowhere, so told this once
+
+
 class KeyTable:
     """The keys of one store; usable from several threads. What changes them is on disk when it returns.
 
@@ -90,8 +97,8 @@ class KeyTable:
             found = reader.execute(f"SELECT {_COLUMNS}, hash FROM keys").fetchall()  # noqa: S608 - constants alone
         self._known = {row[0]: (_of(row[:-1]), str(row[-1])) for row in found}
 
-    def create(self, wanted: NewKey) -> tuple[ApiKey, str]:
-        """Make a key; returns it and its text, which is kept nowhere.
+    def create(self, wanted: NewKey) -> CreatedKey:
+        """Make a key.
 
         Raises:
             BadRequest: its name or its end cannot be.
@@ -135,7 +142,7 @@ class KeyTable:
                     ),
                 )
             self._known[key.id] = (key, kept)
-        return key, f"{PREFIX}{key.id}_{secret}"
+        return CreatedKey(key, f"{PREFIX}{key.id}_{secret}")
 
     def list(self) -> Sequence[ApiKey]:
         """All keys, those that expired or were revoked too, the newest first."""

@@ -28,6 +28,7 @@ from appliance.http.ports import ComponentState, ModelInfo
 from appliance.inference.protocols import Embeddings, RerankScores
 from appliance.retrieval.types import Passage, Scores, SearchRequest, SearchResult
 from appliance.store.attributes import Attributes
+from appliance.store.keys import ApiKey, CreatedKey, KeyTable, NewKey
 from appliance.store.records import Collection, Document, RecallTarget
 
 Step = str | float | Exception  # a piece of text, seconds of silence, a failure
@@ -58,8 +59,9 @@ def settings(**server: object) -> Settings:
 class ScriptedBackend:
     """Answers every question with `script`, each choice with the same, and keeps what it was asked."""
 
-    def __init__(self, *script: Step, configured: Settings | None = None) -> None:
+    def __init__(self, *script: Step, configured: Settings | None = None, key_table: KeyTable | None = None) -> None:
         self.settings = configured or Settings()
+        self._key_table = key_table
         self.script: tuple[Step, ...] = script or ("Tighten it ", "to 12\r\n", "  牛米 [1].\n\n", "data: 🙂")
         self.asked: list[Question] = []
         self.searched: list[SearchRequest] = []
@@ -163,6 +165,20 @@ class ScriptedBackend:
 
     async def clear_caches(self) -> None:
         self.deleted.append("caches")
+
+    @property
+    def key_table(self) -> KeyTable:
+        assert self._key_table is not None, "this test has no keys"
+        return self._key_table
+
+    async def create_key(self, wanted: NewKey) -> CreatedKey:
+        return self.key_table.create(wanted)
+
+    async def keys(self) -> Sequence[ApiKey]:
+        return self.key_table.list()
+
+    async def revoke_key(self, key_id: str) -> ApiKey:
+        return self.key_table.revoke(key_id)
 
     async def delete_collection(self, name: str) -> None:
         self._fail()

@@ -12,7 +12,7 @@ import pytest
 
 from appliance.config import ServerSettings, Settings
 from appliance.errors import BadSetting, DataDirBusy
-from appliance.http.address import CannotListen, UnixListener, answers, bind_port, socket_path
+from appliance.http.address import CannotListen, UnixListener, answers, bind_port, is_exposed, socket_path
 
 
 @pytest.fixture
@@ -26,13 +26,25 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_loopback_addresses(host: str) -> None:
     with bind_port(host, 0) as listener:
         assert listener.getsockname()[1] > 0
+        assert not is_exposed(listener)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", ""])  # noqa: S104
-def test_beyond_loopback_is_refused_without_looking_a_name_up(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104
+def test_addresses_that_other_machines_reach(host: str) -> None:
+    with bind_port(host, 0) as listener:
+        assert is_exposed(listener)
+
+
+@pytest.mark.parametrize("host", ["example.com", "", "*", "127.0.0.1:80", "localhost.", "1"])
+def test_names_are_not_looked_up(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("looked a name up"))
-    with pytest.raises(BadSetting, match="API keys"):
+    with pytest.raises(BadSetting, match="no address"):
         bind_port(host, 0)
+
+
+def test_an_address_of_another_machine_is_told() -> None:
+    with pytest.raises(CannotListen, match="no such address"):
+        bind_port("192.0.2.1", 0)
 
 
 def test_a_port_in_use_is_told_in_one_sentence() -> None:

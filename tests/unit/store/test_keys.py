@@ -40,9 +40,14 @@ def parts(token: str) -> tuple[str, str]:
     return found
 
 
+def create(store: Store, wanted: NewKey) -> tuple[ApiKey, str]:
+    made = store.keys.create(wanted)
+    return made.key, made.secret
+
+
 def test_a_key_opens_with_its_own_secret_alone(store: Store) -> None:
-    key, token = store.keys.create(NewKey("web", ("query", "query", "ingest"), FUTURE, 60, 4))
-    _, foreign = store.keys.create(NewKey("other", ("admin",)))
+    key, token = create(store, NewKey("web", ("query", "query", "ingest"), FUTURE, 60, 4))
+    _, foreign = create(store, NewKey("other", ("admin",)))
     assert (key.scopes, key.rate_per_min, key.concurrency, key.state()) == (("query", "ingest"), 60, 4, "active")
     assert key.expires_at == "2999-01-01T00:00:00.000+00:00"
     key_id, secret = parts(token)
@@ -55,7 +60,7 @@ def test_a_key_opens_with_its_own_secret_alone(store: Store) -> None:
 
 
 def test_the_secret_is_nowhere_in_the_store(store: Store, path: Path) -> None:
-    _, token = store.keys.create(NewKey("web", ("query",)))
+    _, token = create(store, NewKey("web", ("query",)))
     secret = parts(token)[1].encode()
     for file in path.parent.iterdir():
         assert secret not in file.read_bytes(), file
@@ -63,8 +68,8 @@ def test_the_secret_is_nowhere_in_the_store(store: Store, path: Path) -> None:
 
 def test_keys_outlive_a_restart_and_so_does_their_end(path: Path) -> None:
     with closing(Store.open(path)) as store:
-        first, token = store.keys.create(NewKey("a", ("query",)))
-        second, _ = store.keys.create(NewKey("b", ("ingest",), FUTURE))
+        first, token = create(store, NewKey("a", ("query",)))
+        second, _ = create(store, NewKey("b", ("ingest",), FUTURE))
         ended = store.keys.revoke(second.id)
         assert ended.state() == "revoked"
         assert store.keys.revoke(second.id) == ended, "again changes nothing"
@@ -74,11 +79,11 @@ def test_keys_outlive_a_restart_and_so_does_their_end(path: Path) -> None:
 
 
 def test_a_name_is_of_one_key_at_a_time(store: Store) -> None:
-    key, _ = store.keys.create(NewKey("web", ("query",)))
+    key, _ = create(store, NewKey("web", ("query",)))
     with pytest.raises(KeyExists, match="Revoke it first"):
         store.keys.create(NewKey("web", ("admin",)))
     store.keys.revoke(key.id)
-    again, _ = store.keys.create(NewKey("web", ("query",)))
+    again, _ = create(store, NewKey("web", ("query",)))
     assert again.id != key.id
     assert [found.state() for found in store.keys.list()].count("active") == 1
 
@@ -86,7 +91,7 @@ def test_a_name_is_of_one_key_at_a_time(store: Store) -> None:
 def test_one_of_many_at_once_gets_the_name(store: Store) -> None:
     gate = threading.Barrier(8)
 
-    def create(_: int) -> bool:
+    def one(_: int) -> bool:
         gate.wait()
         try:
             store.keys.create(NewKey("web", ("query",)))
@@ -95,7 +100,7 @@ def test_one_of_many_at_once_gets_the_name(store: Store) -> None:
         return True
 
     with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(create, range(8))) == 1
+        assert sum(pool.map(one, range(8))) == 1
 
 
 @pytest.mark.parametrize("name", ["", " a", "a ", "a\nb", "x" * 101, "\u202eweb", "a\ufffd", "a\ud800"])
@@ -116,7 +121,7 @@ def test_ends_that_are_no_moment(store: Store, moment: str) -> None:
 def test_a_key_ends_at_its_moment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadRequest, match="expired already"):
         store.keys.create(NewKey("a", ("query",), PAST))
-    key, _ = store.keys.create(NewKey("a", ("query",), "2999-01-01T02:00+02:00"))
+    key, _ = create(store, NewKey("a", ("query",), "2999-01-01T02:00+02:00"))
     for now, state in (("2998-12-31T23:59:59.999+00:00", "active"), ("2999-01-01T00:00:00.000+00:00", "expired")):
         monkeypatch.setattr(keys_module, "_now", lambda now=now: now)
         assert key.state() == state
@@ -139,7 +144,7 @@ def test_whether_a_store_that_nobody_opened_has_a_key(path: Path) -> None:
     assert not path.exists()
     with closing(Store.open(path)) as store:
         assert not any_active(path)
-        key, _ = store.keys.create(NewKey("a", ("query",)))
+        key, _ = create(store, NewKey("a", ("query",)))
         assert any_active(path), "also while a service has it open"
         store.keys.revoke(key.id)
         assert not any_active(path)
@@ -170,7 +175,7 @@ class Keys(RuleBasedStateMachine):
     def create(self, name: str, scope: Scope, limit: int | None) -> None:
         taken = any(key.name == name and key.revoked_at is None for key in self.made.values())
         try:
-            key, token = self.store.keys.create(NewKey(name, (scope,), rate_per_min=limit))
+            key, token = create(self.store, NewKey(name, (scope,), rate_per_min=limit))
         except KeyExists:
             assert taken
         else:
