@@ -45,6 +45,11 @@ class Pilot:
         """Whether work that nobody waits for had better wait itself."""
         return self._turnstile.waiting > 0
 
+    @property
+    def waiting(self) -> tuple[int, float]:
+        """How many wait to recall, and for how many seconds the first of them has."""
+        return self._turnstile.waiting, self._turnstile.oldest_s()
+
     @contextlib.asynccontextmanager
     async def turn(self, left_ms: float) -> AsyncGenerator[None]:
         """Wait for a turn to recall, and have it for the block.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import AsyncGenerator
 
 from appliance.errors import Overloaded
@@ -28,13 +27,17 @@ class Turnstile:
         self._width = width
         self._most_waiting = most_waiting
         self._inside = 0
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._queue: dict[asyncio.Future[None], float] = {}  # in their order, with when they came
         self._stay_s = 0.0
 
     @property
     def waiting(self) -> int:
         """How many wait."""
         return len(self._queue)
+
+    def oldest_s(self) -> float:
+        """How long the first of them has waited."""
+        return time.monotonic() - next(iter(self._queue.values())) if self._queue else 0.0
 
     def expected_ms(self) -> float:
         """How long the next one waits, by the time that others stayed lately."""
@@ -69,20 +72,21 @@ class Turnstile:
 
     async def _wait(self) -> None:
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append(place)
+        self._queue[place] = time.monotonic()
         try:
             await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():  # it was let in as it left
                 self._leave()
             else:
-                self._queue.remove(place)
+                del self._queue[place]
             raise
 
     def _leave(self) -> None:
         """The place goes to the next who waits, or is free."""
         while self._queue:
-            place = self._queue.popleft()
+            place = next(iter(self._queue))
+            del self._queue[place]
             if not place.done():
                 place.set_result(None)
                 return

@@ -24,6 +24,7 @@ from appliance.errors import TooLarge, Unavailable, UnreadableDocument
 from appliance.inference.protocols import Embedder
 from appliance.store.db import Store
 from appliance.store.records import Change, Document, Loss, NewChunk, NewDocument, Vectors
+from appliance.telemetry import span
 
 _BATCH_S = 0.25  # of embedding between two looks at whether to wait or to give up
 _EMBED_FIRST, _EMBED_MOST = 4, 64  # chunks at once: before anything was measured, and ever
@@ -138,16 +139,21 @@ class Ingester:
         if known is not None and known.sha256 == digest and self._store.embedder() == self._embedder.fingerprint:
             return Outcome(source, "unchanged", document=known, chunks=known.chunks, losses=known.losses)
         try:
-            parsed = restored(self._parser.parse(name, data), self._embedder.count_tokens)
+            with span("parse", size_bytes=len(data)) as reading:
+                parsed = restored(self._parser.parse(name, data), self._embedder.count_tokens)
+                reading.attributes |= {"media_type": parsed.media_type, "pages": parsed.pages or 0}
         except UnreadableDocument:
             self._check_given_up()
             raise
+        cutting = span("chunk", blocks=len(parsed.blocks)).begin()
         chunks = chunks_of(
             parsed.blocks,
             self._embedder.count_tokens,
             chunk_tokens=min(self._settings.chunk_tokens, self._embedder.max_tokens - _RESERVED_TOKENS),
             overlap_tokens=self._settings.overlap_tokens,
         )
+        cutting.set("chunks", len(chunks))
+        cutting.end()
         new = NewDocument(
             source=source,
             name=name,
@@ -172,15 +178,19 @@ class Ingester:
         """
         chunks = work.chunks
         vectors = np.empty((len(chunks), self._embedder.dim), np.float16)
-        start = 0
-        while start < len(chunks):
-            between(start)
-            self._check_given_up()
-            texts = [embed_text(chunk) for chunk in chunks[start : start + self._at_once]]
-            began = time.monotonic()
-            vectors[start : start + len(texts)] = self._embedder.embed_passages(texts)
-            self._at_once = next_batch(len(texts), time.monotonic() - began, self._at_once)
-            start += len(texts)
+        start, computed_s = 0, 0.0
+        with span("embed", chunks=len(chunks)) as embedding:
+            while start < len(chunks):
+                between(start)
+                self._check_given_up()
+                texts = [embed_text(chunk) for chunk in chunks[start : start + self._at_once]]
+                began = time.monotonic()
+                vectors[start : start + len(texts)] = self._embedder.embed_passages(texts)
+                took_s = time.monotonic() - began
+                computed_s += took_s
+                self._at_once = next_batch(len(texts), took_s, self._at_once)
+                start += len(texts)
+            embedding.set("computed_ms", round(computed_s * 1000, 1))  # the rest gave way to questions
         return vectors
 
     def store(self, work: Prepared, vectors: Vectors, job: int | None = None) -> Outcome:

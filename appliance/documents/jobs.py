@@ -33,6 +33,7 @@ from appliance.errors import (
 )
 from appliance.store.db import Store
 from appliance.store.jobs import STATES, Job, JobConflict, JobEnded, JobState
+from appliance.telemetry import Span, current, inside, span
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +76,11 @@ class JobRunner:
         self._keep = keep_originals
         self._lock = threading.Lock()  # of the waiters and of which originals are there
         self._waiters: dict[int, Future[Outcome]] = {}
+        self._asked: dict[int, Span | None] = {}  # of jobs that somebody waits for, the work within which they are
         self._embedded: dict[int, int] = {}
         self._due = threading.Event()
         self._stopping = threading.Event()
-        self._read: queue.Queue[tuple[Job, Prepared] | None] = queue.Queue(1)
+        self._read: queue.Queue[tuple[Job, Prepared, Span] | None] = queue.Queue(1)
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -138,6 +140,7 @@ class JobRunner:
             job = self._jobs.add(collection, source, name, sha256, len(data), patient=patient)
             if waiter is not None:
                 self._waiters[job.id] = waiter
+                self._asked[job.id] = current()
         self._due.set()
         return job
 
@@ -197,15 +200,27 @@ class JobRunner:
                 self._due.wait(wait_s)
                 continue
             self._courtesy.wait()
-            work = self._attempt(job, lambda job=job: self._prepare(job))  # type: ignore[misc]
+            whole = self._begin(job)
+            with inside(whole):
+                work = self._attempt(job, lambda job=job: self._prepare(job))  # type: ignore[misc]
             if work is not None:
-                self._read.put((job, work))
+                self._read.put((job, work, whole))
+            else:
+                whole.end()
         self._read.put(None)
+
+    def _begin(self, job: Job) -> Span:
+        """The span of an attempt; within the request of who waits for it, else a trace of its own."""
+        with self._lock:
+            asked = self._asked.pop(job.id, None)
+        return span("ingest", job=job.id, attempt=job.attempts, status="put off").begin(asked)
 
     def _embed_all(self) -> None:
         while (item := self._read.get()) is not None:
-            job, work = item
-            self._attempt(job, lambda job=job, work=work: self._embed(job, work))  # type: ignore[misc]
+            job, work, whole = item
+            with inside(whole):
+                self._attempt(job, lambda job=job, work=work: self._embed(job, work))  # type: ignore[misc]
+            whole.end()
             self._embedded.pop(job.id, None)
             self._due.set()
 
@@ -283,6 +298,9 @@ class JobRunner:
                     return
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
+        if (whole := current()) is not None:
+            size = outcome.document.size_bytes if outcome.document else 0
+            whole.attributes |= {"status": outcome.status, "chunks": outcome.chunks, "size_bytes": size}
         self._drop(job.sha256)
         with self._lock:
             waiter = self._waiters.pop(job.id, None)
@@ -295,6 +313,7 @@ class JobRunner:
     def _fault(self, job: Job, error: Exception) -> None:
         with self._lock:
             waiter = self._waiters.pop(job.id, None)
+            self._asked.pop(job.id, None)
         if waiter is not None:
             _refuse(waiter, error)
 

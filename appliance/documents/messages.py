@@ -41,6 +41,7 @@ class ParseReply(msgspec.Struct, frozen=True):
 
     parsed: Parsed | None = None
     failure: str | None = None
+    read_ms: float = 0.0  # by the worker's own clock
 
 
 def too_much_text(most_bytes: int) -> str:

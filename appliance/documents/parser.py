@@ -17,6 +17,7 @@ from appliance.config import DocumentSettings
 from appliance.documents.messages import Limits, ParseReply, ParseRequest, TooLong, receive, send, too_much_text
 from appliance.documents.model import Parsed
 from appliance.errors import UnreadableDocument
+from appliance.telemetry import past
 
 _FILES_MOST = 200  # then the worker is replaced: what a library leaks goes with it
 _ENVELOPE_BYTES = 1 << 10  # of a reply, beside its text
@@ -81,6 +82,7 @@ class Parser:
             self.close()
         if reply.parsed is None:
             raise UnreadableDocument(reply.failure or "It could not be read.")
+        past("parse.worker", reply.read_ms, **{"process.pid": process.pid})
         return reply.parsed
 
     def interrupt(self) -> None:

@@ -73,8 +73,10 @@ def _apply(limits: Limits) -> None:
 
 
 def _answer(output: BinaryIO, request: ParseRequest) -> None:
+    began = time.perf_counter()
     try:
         reply = ParseReply(parsed=parse(request.name, request.data))
+        reply = msgspec.structs.replace(reply, read_ms=(time.perf_counter() - began) * 1000)
         size = len(msgspec.msgpack.encode(reply))
         if size > request.limits.output_bytes:
             reply = ParseReply(failure=too_much_text(request.limits.output_bytes))

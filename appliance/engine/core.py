@@ -36,6 +36,7 @@ from appliance.engine.protocol import (
 )
 from appliance.engine.radix import common_length
 from appliance.engine.sequence import Sequence
+from appliance.engine.totals import Totals
 
 _QUOTED = 16  # requests of the queue whose place in the prefix cache is looked up anew in each step
 _KEPT_AT_END = 4  # prefixes that a stop hands to the disk at most: it must be over soon
@@ -48,15 +49,6 @@ _WORTH_WAITING = 32  # tokens that another is about to compute: fewer are comput
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class StepTimes:
-    """Where the time of the steps went, in seconds; for measurements."""
-
-    steps: int = 0
-    decode_s: float = 0.0  # inside llama.cpp
-    total_s: float = 0.0
-
-
 @dataclass
 class Core:
     """All requests of one engine and the one context that computes them."""
@@ -65,7 +57,7 @@ class Core:
     settings: EngineSettings
     files: PrefixFiles | None = None  # prefixes that survive a restart
     wake: Callable[[], None] = lambda: None  # called, by any thread, when `collect` has something to do
-    times: StepTimes = field(default_factory=StepTimes)
+    totals: Totals = field(default_factory=Totals)
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -99,7 +91,8 @@ class Core:
     def heartbeat(self) -> Heartbeat:
         """The state of the queue and of the KV cells."""
         own = sum(s.computed - s.lease.shared for s in self._running.values() if s.lease)
-        cached = self.cache.cached_cells
+        cached, stats, totals = self.cache.cached_cells, self.cache.stats, self.totals
+        oldest_s = min((s.arrived_s for s in self._waiting.values()), default=0.0)
         return Heartbeat(
             running=len(self._running),
             waiting=len(self._waiting),
@@ -107,6 +100,19 @@ class Core:
             kv_total_tokens=self.llama.kv_tokens,
             kv_cached_tokens=cached,
             host_cache_bytes=self.cache.host_bytes,
+            kv_pinned_tokens=self.cache.pinned_cells,
+            kv_evicted_tokens=stats.evicted_tokens,
+            kv_restored_tokens=stats.restored_tokens,
+            oldest_wait_ms=(time.monotonic() - oldest_s) * 1000 if oldest_s else 0.0,
+            steps=totals.steps,
+            step_sequences=totals.sequences,
+            step_ms=totals.total_s * 1000,
+            decode_ms=totals.decode_s * 1000,
+            preempted=totals.preempted,
+            prompt_tokens=totals.prompt_tokens,
+            cached_tokens=totals.cached_tokens,
+            drafted_tokens=totals.drafted_tokens,
+            accepted_tokens=totals.accepted_tokens,
         )
 
     def submit(self, request: Submit) -> None:
@@ -188,9 +194,11 @@ class Core:
             self._choose(wanted)
         else:
             self._recover(code, chunks)
-        self.times.steps += 1
-        self.times.decode_s += decode_s
-        self.times.total_s += time.monotonic() - begin
+        totals = self.totals
+        totals.steps += 1
+        totals.sequences += len(chunks)
+        totals.decode_s += decode_s
+        totals.total_s += time.monotonic() - begin
 
     def close(self) -> None:
         """Give up all that is held: requests without an answer, cached prefixes, the thread that writes files."""
@@ -277,6 +285,8 @@ class Core:
         if sequence.cached_tokens < 0:  # a preempted one has told its start before
             sequence.started_s = now
             sequence.cached_tokens = min(lease.shared, sequence.prompt_tokens)
+            self.totals.prompt_tokens += sequence.prompt_tokens
+            self.totals.cached_tokens += sequence.cached_tokens
             queue_ms = (now - sequence.arrived_s) * 1000
             self._out.append(Started(request.id, sequence.prompt_tokens, sequence.cached_tokens, queue_ms))
 
@@ -380,6 +390,8 @@ class Core:
                 self._fail(sequence, "engine_error", f"Generation failed: {error}.")
                 continue
             sequence.accepted += accepted
+            self.totals.drafted_tokens += len(drafts)
+            self.totals.accepted_tokens += accepted
             if drafts and not sequence.forced and sequence.drafter is not None:
                 sequence.drafter.verified(len(drafts), accepted)
             if sequence.lease is not None and accepted < len(drafts):
@@ -476,4 +488,5 @@ class Core:
         """Back to the queue; what was computed stays in the prefix cache, in or outside the context, as others do."""
         self._vacate(sequence, keep=True)
         sequence.preempted += 1
+        self.totals.preempted += 1
         self._waiting[sequence.request.id] = sequence

@@ -36,8 +36,10 @@ class PrefixStats:
     """What happened since the start."""
 
     evicted: int = 0
+    evicted_tokens: int = 0
     saved: int = 0
     restored: int = 0
+    restored_tokens: int = 0
     lost: int = 0  # saved, but not to be had again
 
 
@@ -79,6 +81,11 @@ class PrefixCache:
     def free_cells(self) -> int:
         """Cells that are neither cached nor promised."""
         return self.cells - self.cached_cells - self._promised
+
+    @property
+    def pinned_cells(self) -> int:
+        """Cells of prefixes that are never given up, in the context or outside it."""
+        return self._pinned_cells
 
     def room(self) -> int:
         """Cells that a new lease may have: free ones, and those of nodes that can be evicted."""
@@ -468,6 +475,7 @@ class PrefixCache:
                 self.stats.saved += 1
         self._leave(node)
         self.stats.evicted += 1
+        self.stats.evicted_tokens += len(node.tokens)
         if node.saved is None:
             self._forget(node)
 
@@ -497,6 +505,7 @@ class PrefixCache:
         node.sequence = sequence
         self.cached_cells += len(node.tokens)
         self.stats.restored += 1
+        self.stats.restored_tokens += len(node.tokens)
         return True
 
     def _make_host_room(self, size: int) -> bool:

@@ -153,6 +153,20 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     kv_total_tokens: int
     kv_cached_tokens: int = 0  # of the used ones: kept for the next request, given up when room is needed
     host_cache_bytes: int = 0  # KV states kept outside the context
+    kv_pinned_tokens: int = 0
+    oldest_wait_ms: float = 0.0
+    # Since the start of the process:
+    kv_evicted_tokens: int = 0  # left the context
+    kv_restored_tokens: int = 0  # came back
+    steps: int = 0
+    step_sequences: int = 0  # in all steps together
+    step_ms: float = 0.0
+    decode_ms: float = 0.0  # of these, inside llama.cpp
+    preempted: int = 0
+    prompt_tokens: int = 0  # of the requests that started, and of them …
+    cached_tokens: int = 0  # … found computed
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):

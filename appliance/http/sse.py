@@ -5,6 +5,7 @@ Must not know which events a route sends: a `Format` turns each into bytes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from litestar.types import Receive, Scope, Send
 from appliance.answer.types import Event
 from appliance.http.feed import Ended, Feed
 from appliance.http.problems import ClientGone, Problem, problem_of
+from appliance.telemetry import Span, note
 
 PING = b": ping\n\n"
 # JSON leaves these as they are (it escapes all other line separators), and they occur in strings only.
@@ -71,19 +73,29 @@ async def stream(feed: Feed, writer: Format, ping_s: float) -> EventStream:
 
 async def _chunks(feed: Feed, first: Event | None, writer: Format, ping_s: float) -> AsyncGenerator[bytes]:
     event = first
+    writing = Span("sse.write").begin()
+    events = size = blocked_ns = 0
     try:
         while True:
-            if event is None:
-                yield PING
-            elif data := writer.event(event):
-                yield data
+            data = PING if event is None else writer.event(event)
+            if data:
+                events += 1
+                size += len(data)
+                began_ns = time.perf_counter_ns()
+                yield data  # comes back when the connection has taken it
+                blocked_ns += time.perf_counter_ns() - began_ns
             event = await feed.next(ping_s)
     except Ended:
         yield writer.end()
     except ClientGone:
         return
     except Exception as error:
-        yield writer.error(problem_of(error))
+        problem = problem_of(error)
+        note(**{"error.type": problem.code})
+        yield writer.error(problem)
+    finally:
+        writing.attributes |= {"events": events, "size_bytes": size, "blocked_ms": round(blocked_ns / 1e6, 2)}
+        writing.end()
 
 
 class EventStream(Response[bytes]):

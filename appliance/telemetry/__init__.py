@@ -3,7 +3,7 @@
 Must not know HTTP routes, prompts or documents: callers name their stages.
 """
 
-from appliance.telemetry.spans import Attribute, Span, current, note, note_text, past, span, traceparent
+from appliance.telemetry.spans import Attribute, Span, current, inside, note, note_text, past, span, traceparent
 from appliance.telemetry.stages import StageTimes
 
-__all__ = ["Attribute", "Span", "StageTimes", "current", "note", "note_text", "past", "span", "traceparent"]
+__all__ = ["Attribute", "Span", "StageTimes", "current", "inside", "note", "note_text", "past", "span", "traceparent"]

@@ -12,7 +12,8 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Self
@@ -148,6 +149,16 @@ def span(name: str, **attributes: Attribute) -> Span:
 def current() -> Span | None:
     """The span that this context is in."""
     return _current.get()
+
+
+@contextmanager
+def inside(outer: Span) -> Iterator[None]:
+    """Let what begins in the block be within `outer`, which was begun elsewhere and goes on after it."""
+    token = _current.set(outer)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def note(**attributes: Attribute) -> None:

@@ -190,7 +190,7 @@ def test_a_prompt_cut_into_chunks_gives_the_same_answer(llama: Llama, make_core:
     (sequence,) = core._waiting.values()
     finish(core)
     assert sequence.prompt_tokens > 200
-    assert core.times.steps >= sequence.prompt_tokens // 32 + sequence.generated
+    assert core.totals.steps >= sequence.prompt_tokens // 32 + sequence.generated
     best = is_best_within_rounding(llama, sequence.tokens, sequence.prompt_tokens, every=5)
     assert sum(best) >= len(best) - 1
 

@@ -161,7 +161,7 @@ def test_together_over_shared_prefixes_each_has_the_logits_that_it_has_alone(bar
 
 
 def test_what_many_begin_with_at_the_same_moment_is_computed_once(core: Core) -> None:
-    before = core.times.steps
+    before = core.totals.steps
     asked = [submit(number, MANUAL, f"What about item {number}?", 2) for number in range(4)]
     for request in asked:
         core.submit(request)
@@ -171,7 +171,7 @@ def test_what_many_begin_with_at_the_same_moment_is_computed_once(core: Core) ->
         core.check_integrity()
         tokens += core.llama.batch.raw.n_tokens
     prompt = done([m for m in core.take_messages() if isinstance(m, Done)]).prompt_tokens
-    assert core.times.steps > before
+    assert core.totals.steps > before
     assert tokens < prompt + 4 * 40, "each computed the shared beginning for itself"
 
 
@@ -287,7 +287,7 @@ def test_guessing_ahead_changes_nothing_but_the_number_of_steps(llama: Llama) ->
         core = Core(llama, EngineSettings(kv_tokens=2048, max_sequences=4, threads=1, speculation=speculation))
         core._pace.marginal = lambda decodes: 0.05  # type: ignore[method-assign]  # whatever this machine costs
         messages = run(core, submit(1, MANUAL, question, 40))[1]
-        results.append((ids(messages), core.times.steps, done(messages)))
+        results.append((ids(messages), core.totals.steps, done(messages)))
         core.close()
     (plain, plain_steps, _), (guessed, steps, end) = results
     assert guessed == plain

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from appliance.config import EngineSettings
-from appliance.engine.core import Core, StepTimes
+from appliance.engine.core import Core
 from appliance.engine.llama import Llama
 from appliance.engine.protocol import EngineConfig, Failed, Sampling, Segment, Submit, Token
+from appliance.engine.totals import Totals
 from appliance.errors import Unavailable
 
 from . import texts
@@ -54,11 +55,11 @@ def measure_overhead(model: Path, settings: EngineSettings, ends: list[int], siz
                     raise Unavailable(f"The engine failed: {message.message}")
                 if isinstance(message, Token):
                     answering.add(message.id)
-        core.times = StepTimes()
+        core.totals = Totals()
         while core.heartbeat().running == size.users:
             core.step()
             core.take_messages()
-        times = core.times
+        times = core.totals
         while core.busy:
             core.step()
         if not times.steps:
