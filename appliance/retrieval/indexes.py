@@ -23,7 +23,7 @@ from appliance.errors import ApplianceError, DiskFull, Unavailable
 from appliance.retrieval.analyzer import Analyzer
 from appliance.retrieval.dense.policy import Limits
 from appliance.retrieval.dense.tiers import Tiers
-from appliance.retrieval.dense.types import DenseTier
+from appliance.retrieval.dense.types import DenseTier, Sizes
 from appliance.retrieval.dense.vectors import as_unit
 from appliance.retrieval.lexical import IndexDamaged, LexicalIndex, LexicalText
 from appliance.store.records import Change, Chunk, Collection, Vectors
@@ -116,6 +116,10 @@ class Indexes:
                 return
             self._put(changes)
             self._generation = changes[-1].generation if changes else known
+
+    def sizes(self) -> Sizes:
+        """How many vectors lie where, of all collections together."""
+        return self._tiers.sizes()
 
     def check(self) -> list[str]:
         """What does not agree with the store, a sentence each; empty when all is well."""

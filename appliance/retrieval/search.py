@@ -23,7 +23,7 @@ from appliance.config import RecallSettings
 from appliance.errors import BadRequest, EmbedderChanged, Unavailable
 from appliance.inference.protocols import Embedder, Reranker, RerankScores
 from appliance.retrieval import abstain, fuse
-from appliance.retrieval.dense.types import DEFAULT_TARGET, Asked, DenseTier, Hits
+from appliance.retrieval.dense.types import DEFAULT_TARGET, Asked, DenseTier, Hits, Sizes
 from appliance.retrieval.indexes import EXACT_LIMIT, ChunkStore, Indexes, passage_text
 from appliance.retrieval.lexical import LexicalHit
 from appliance.retrieval.repeats import Repeats
@@ -127,6 +127,10 @@ class Recall:
         added, removed = len(change.added), len(change.removed)
         with span("index", generation=change.generation, added=added, removed=removed):
             self._indexes.apply(change)
+
+    def sizes(self) -> Sizes:
+        """How many vectors lie where, of all collections together."""
+        return self._indexes.sizes()
 
     def check(self) -> list[str]:
         """What does not agree with the store, a sentence each; empty when all is well."""

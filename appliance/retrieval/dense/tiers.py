@@ -20,7 +20,7 @@ import numpy as np
 
 from appliance.retrieval.dense.policy import Limits
 from appliance.retrieval.dense.tiered import TieredVectors
-from appliance.retrieval.dense.types import Ids
+from appliance.retrieval.dense.types import Ids, Sizes
 from appliance.retrieval.dense.vectors import as_unit
 from appliance.store.records import Change, Vectors
 
@@ -123,6 +123,19 @@ class Tiers:
         if thread is not None:
             thread.join()
         self._tiers = {}
+
+    def sizes(self) -> Sizes:
+        """How many vectors lie where, of all collections together."""
+        views = [tier.view() for tier in list(self._tiers.values())]
+        hots = [hot for view in views for hot in view.hots]
+        segments = [segment for view in views for segment in view.segments]
+        return Sizes(
+            hot=sum(hot.alive for hot in hots),
+            cold=sum(segment.alive for segment in segments),
+            pending=sum(len(view.pending) for view in views),
+            removed=sum(part.count - part.alive for part in (*hots, *segments)),
+            segments=len(segments),
+        )
 
     def names(self) -> list[str]:
         """Collections that have a tier."""

@@ -30,6 +30,16 @@ class Asked(msgspec.Struct, frozen=True):
     ms: float
 
 
+class Sizes(msgspec.Struct, frozen=True):
+    """How many vectors lie where."""
+
+    hot: int
+    cold: int
+    pending: int  # still to be read from the store; searched all the same
+    removed: int  # still take room in hot and cold parts
+    segments: int
+
+
 class DenseTier(Protocol):
     """A set of vectors that can be searched. Searches may run in many threads beside one writer."""
 
