@@ -135,7 +135,7 @@ def _usearch(title: str, *, mapped: bool) -> SideSpec:
     return SideSpec(
         title=title,
         make=lambda _, dim: Usearch(dim, mapped=mapped),
-        modules=("usearch.index",),
+        modules=("onnxruntime", "usearch.index"),
         version=lambda: f"usearch-{version('usearch')}-{M}-{EF_CONSTRUCTION}",
         parameters=_BUILT,
         effort_name="ef",

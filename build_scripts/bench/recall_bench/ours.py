@@ -83,7 +83,7 @@ SIDES = {
     "ours": SideSpec(
         title="ours",
         make=Ours,
-        modules=("usearch.index", "numkong"),
+        modules=("onnxruntime", "usearch.index", "numkong"),
         version=lambda: f"ours-{dense_version()}",
         parameters="defaults",
         effort_name="recall target",

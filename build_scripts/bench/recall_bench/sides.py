@@ -46,7 +46,7 @@ class SideSpec:
 
     title: str
     make: Callable[[int, int], Side]  # from the number of vectors and their length
-    modules: tuple[str, ...]  # that it loads
+    modules: tuple[str, ...]  # that it loads, in the order that `appliance.native` tells
     version: Callable[[], str]  # of all that its files depend on beside the vectors
     parameters: str  # as they are told
     effort_name: str
