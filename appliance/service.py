@@ -422,6 +422,11 @@ class Appliance:
         recall = ComponentState(state="ready" if self._loaded else "loading")
         return {"store": store, "recall": recall, "engine": self._engine_health()}
 
+    def pulse(self) -> object | None:
+        """The engine's last sign of life, another object each time; None while it is down or starts."""
+        engine = self._engine
+        return (engine.heartbeat or engine.ready) if engine is not None and engine.state == "ready" else None
+
     def _engine_health(self) -> ComponentState:
         if self._engine is None or not self._engine_started:
             return ComponentState(state="loading", detail="not started")

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from appliance import __version__, config
+from appliance import config, systemd
 from appliance.cli.root import Invocation
 
 if TYPE_CHECKING:
     from appliance.http.lifecycle import Lifecycle
     from appliance.service import Appliance
+
+_log = logging.getLogger(__name__)
 
 
 @click.command()
@@ -26,7 +31,11 @@ if TYPE_CHECKING:
 @click.pass_obj
 def serve(invocation: Invocation, host: str | None, port: str | None, print_config: bool) -> None:
     """Run the service until it is told to stop (Ctrl-C or SIGTERM)."""
-    settings = invocation.settings(server__host=host, server__port=port)
+
+    def read() -> config.Settings:
+        return invocation.settings(server__host=host, server__port=port)
+
+    settings = read()
     if print_config:
         click.echo(config.to_toml(settings), nl=False)
         return
@@ -34,7 +43,7 @@ def serve(invocation: Invocation, host: str | None, port: str | None, print_conf
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings))
+        runner.run(_serve(settings, read))
 
 
 async def _open(appliance: Appliance, lifecycle: Lifecycle) -> None:
@@ -49,18 +58,57 @@ async def _open(appliance: Appliance, lifecycle: Lifecycle) -> None:
         lifecycle.loaded()
 
 
-async def _serve(settings: config.Settings) -> None:
+async def _tell(
+    notifier: systemd.Notifier,
+    appliance: Appliance,
+    lifecycle: Lifecycle,
+    socket: Path,
+    reread: Callable[[], config.Settings],
+) -> None:
+    """Keep the service manager told, if there is one; SIGHUP then has the settings read again.
+
+    Without one, SIGHUP ends the service as it ends any program: its terminal was closed.
+    """
+    from appliance.cli.supervised import Supervision, difference
+
+    if not notifier.listening:
+        return
+    supervision = Supervision(
+        notifier,
+        appliance,
+        lifecycle,
+        path=socket,
+        heartbeat_timeout_s=appliance.settings.engine.heartbeat_timeout_s,
+        reread=lambda: difference(appliance.settings, reread()),
+    )
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, supervision.reload)
+    try:
+        await supervision.run()
+    except Exception:
+        _log.exception("the service manager is told nothing any more")
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+async def _serve(settings: config.Settings, reread: Callable[[], config.Settings]) -> None:
     from appliance.http.app import create_app
     from appliance.http.server import Server
+    from appliance.observe import telemetry_of
     from appliance.service import Appliance
     from appliance.store.lock import make_data_dir
 
+    notifier = systemd.Notifier()  # before a child is started: it is not for them
     make_data_dir(settings.data_path)
     appliance = Appliance(settings)
-    app = create_app(appliance, loading=True)
+    telemetry = telemetry_of(appliance)
+    app = create_app(appliance, loading=True, telemetry=telemetry)
     # Bind first: a port in use is told at once, before a model is loaded. Serve then: health is asked meanwhile.
     with Server.bind(settings) as server:
+        if telemetry is not None:
+            telemetry.start()
         serving = asyncio.create_task(server.run(app))
+        telling = asyncio.create_task(_tell(notifier, appliance, app.lifecycle, server.socket, reread))
         opening = asyncio.create_task(_open(appliance, app.lifecycle))
         try:
             await asyncio.wait((opening,))
@@ -71,4 +119,8 @@ async def _serve(settings: config.Settings) -> None:
                 server.stop()
             # A thread cannot be cancelled: what it opens is closed after it. Their faults were told, or came too late.
             await asyncio.gather(opening, serving, return_exceptions=True)
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+            if telemetry is not None:
+                await asyncio.to_thread(telemetry.stop)
             await appliance.close()
