@@ -24,6 +24,7 @@ export class AnswerView {
     this.open = open;
     this.again = again;
     this.blocks = []; // what each paragraph was made from
+    this.made = ""; // what all below the text was made from
     this.queued = false;
     this.text = el("div", { class: "text" });
     this.before = el("div", { class: "verdict" });
@@ -54,8 +55,11 @@ export class AnswerView {
     this.drawText();
     const verdict = turn.report ? this.verdict() : this.progress();
     this.before.replaceChildren(...(verdict ? [verdict] : []));
-    if (!busy || turn.sources.length > 0) this.drawAfter(busy);
-    else this.after.replaceChildren();
+    // While the text grows this changes seldom: what is open in it, and the focus, stay.
+    const from = JSON.stringify([turn.state, busy, turn.sources.length, busy && [...cited(turn.text)]]);
+    if (this.made === from && busy) return;
+    this.made = from;
+    this.drawAfter(busy);
   }
 
   // Only paragraphs that changed are made anew, so that a citation that has the focus keeps it.
@@ -87,7 +91,8 @@ export class AnswerView {
 
   citation(source) {
     const label = t("source.cite", { n: source.n, document: source.document, place: place(source) });
-    return button(String(source.n), () => this.open(source, this.turn), { class: "cite", "aria-label": label, title: label });
+    const open = () => this.open(source, this.turn);
+    return button(String(source.n), open, { class: "cite", "aria-label": label, title: label });
   }
 
   progress() {
@@ -119,13 +124,14 @@ export class AnswerView {
     const { turn } = this;
     const used = cited(turn.text);
     const item = (source) => el("li", {}, sourceLink(source, () => this.open(source, turn)));
+    const listed = (label, sources) => el("ul", { class: "sources", "aria-label": t(label) }, ...sources.map(item));
     const first = turn.sources.filter(({ n }) => used.has(n));
     const rest = turn.sources.filter(({ n }) => !used.has(n));
     const parts = [];
-    if (first.length > 0) parts.push(el("ul", { class: "sources", "aria-label": t("answer.sources") }, ...first.map(item)));
+    if (first.length > 0) parts.push(listed("answer.sources", first));
     if (rest.length > 0) {
-      const more = el("ul", { class: "sources", "aria-label": t("answer.other_sources") }, ...rest.map(item));
-      parts.push(el("details", { class: "others" }, el("summary", {}, count("answer.others", rest.length)), more));
+      const head = el("summary", {}, count("answer.others", rest.length));
+      parts.push(el("details", {}, head, listed("answer.other_sources", rest)));
     }
     return el("div", {}, ...parts);
   }
@@ -145,7 +151,10 @@ export class AnswerView {
   tools() {
     const { turn } = this;
     const tools = [button(t("answer.again"), () => this.again(turn), { class: "quiet" })];
-    if (turn.text && navigator.clipboard) tools.push(button(t("answer.copy"), (event) => this.copy(event), { class: "quiet" }));
+    // Browsers have a clipboard for pages of this machine, and over TLS.
+    if (turn.text && navigator.clipboard) {
+      tools.push(button(t("answer.copy"), (event) => this.copy(event), { class: "quiet" }));
+    }
     const row = el("div", { class: "row tools" }, ...tools);
     if (!turn.report) return row;
     const { timings_ms: timings, cache, degraded, prompt } = turn.report;

@@ -6,7 +6,7 @@ import { key } from "./asking.js";
 import * as documents from "./documents.js";
 import { byId } from "./dom.js";
 import * as health from "./health.js";
-import { knows, language, speak, switchTo, t, write } from "./i18n.js";
+import { language, speak, switchTo, t, words, write } from "./i18n.js";
 import { keep } from "./kept.js";
 import * as source from "./source.js";
 import * as system from "./system.js";
@@ -51,7 +51,7 @@ function drawBanner({ status, components }) {
   banner.hidden = status === "ready" || status === "";
   const parts = Object.entries(components)
     .filter(([, { state }]) => state === "loading" || state === "failed")
-    .map(([name, { state }]) => `${knows(`component.${name}`) ? t(`component.${name}`) : name}: ${t(`state.${state}`)}`);
+    .map(([name, { state }]) => `${words(`component.${name}`, name)}: ${t(`state.${state}`)}`);
   banner.textContent = [t(`service.${status || "loading"}`), parts.join(", ")].filter(Boolean).join(" ");
 }
 

@@ -65,7 +65,8 @@ function drawList() {
     const open = button(one.turns[0].question, () => choose(one.id), { title: moment(one.at) });
     if (one.id === conversation.id) open.setAttribute("aria-current", "true");
     const label = t("history.delete", { question: one.turns[0].question });
-    return el("li", {}, open, button("×", () => forget(one.id), { class: "quiet", "aria-label": label, title: label }));
+    const remove = button("×", () => forget(one.id), { class: "quiet", "aria-label": label, title: label });
+    return el("li", {}, open, remove);
   });
   byId("conversations").replaceChildren(...items);
   byId("clear-history").hidden = items.length === 0;
@@ -105,8 +106,9 @@ function openHistory(open) {
 /** Ask, in the conversation that is shown; what was answered before in it goes along. */
 async function ask(question, collection) {
   if (running || !question.trim()) return;
-  const earlier = conversation.turns.filter(({ state, text, collection: of }) => state === "done" && text && of === collection);
-  const turn = { question: question.trim(), collection, at: Date.now(), text: "", sources: [], report: null, state: "waiting" };
+  const earlier = conversation.turns.filter((turn) => turn.state === "done" && turn.collection === collection);
+  const turn = { question: question.trim(), collection, at: Date.now() };
+  Object.assign(turn, { text: "", sources: [], report: null, state: "waiting" });
   const stopping = new AbortController();
   running = { turn, conversation, view: viewOf(turn), stop: () => stopping.abort() };
   if (conversation.turns.length === 0) byId("turns").replaceChildren();

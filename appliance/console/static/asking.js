@@ -21,7 +21,8 @@ function ask(title, parts, confirm, done) {
           event.preventDefault();
           dialog.close("yes");
         };
-        dialog.replaceChildren(el("form", { onsubmit: submit }, el("h2", { id: "asking-title" }, title), ...parts, buttons));
+        const head = el("h2", { id: "asking-title" }, title);
+        dialog.replaceChildren(el("form", { onsubmit: submit }, head, ...parts, buttons));
         dialog.returnValue = "";
         dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes" ? done() : null), { once: true });
         dialog.showModal();
@@ -37,10 +38,10 @@ export async function confirmed(title, text, action) {
 }
 
 /** A line of text; null: none was given. */
-export function line(title, label, action, { text = "", type = "text", hint = null } = {}) {
-  const input = el("input", { id: "asking-line", type, required: true, maxlength: "200", value: text, autocomplete: "off" });
-  const parts = [el("label", { for: "asking-line" }, label), input];
-  if (hint) parts.push(el("p", { class: "hint" }, hint));
+export function line(title, label, action, { type = "text", hint }) {
+  const limits = { required: true, maxlength: "200", autocomplete: "off" };
+  const input = el("input", { id: "asking-line", type, ...limits });
+  const parts = [el("label", { for: "asking-line" }, label), input, el("p", { class: "hint" }, hint)];
   return ask(title, parts, { text: action }, () => input.value.trim() || null);
 }
 

@@ -5,6 +5,7 @@ import { confirmed, line } from "./asking.js";
 import { announce, byId, button, el } from "./dom.js";
 import { dropped, picked } from "./files.js";
 import { bytes, count, format, moment, t } from "./i18n.js";
+import { keep, kept } from "./kept.js";
 import * as source from "./source.js";
 import * as uploads from "./uploads.js";
 import { failureText } from "./wording.js";
@@ -12,12 +13,14 @@ import { failureText } from "./wording.js";
 const AT_FIRST = 100; // documents that are shown before more are asked for
 const FOUND = 10;
 
-let collection = "default";
+let collection = kept("collection") ?? "default";
+let fresh = null; // a collection that is there as soon as its first document is
 let known = [];
-let list = []; // the documents of the collection
+let list = null; // the documents of the collection, once they were loaded
 let most = AT_FIRST;
 let found = null; // what the last search gave
 let told = () => {};
+let rows = new Map(); // by what they were made from
 
 /** Have `listener(collections)` called whenever they were loaded. */
 export function onCollections(listener) {
@@ -28,9 +31,14 @@ export function onCollections(listener) {
 export async function load() {
   try {
     known = await api.collections();
+    const names = known.map(({ name }) => name);
+    if (!names.includes(collection) && collection !== fresh) collection = names[0] ?? "default";
     told(known);
-    list = known.some(({ name }) => name === collection) ? await api.documents(collection) : [];
-    draw();
+    const wanted = collection;
+    const found = names.includes(wanted) ? await api.documents(wanted) : [];
+    if (wanted !== collection) return; // another one was chosen meanwhile
+    list = found;
+    drawStored();
   } catch (error) {
     if (!(error instanceof api.Failure)) throw error;
     // The banner tells of a service that is away.
@@ -40,16 +48,22 @@ export async function load() {
 
 /** Draw everything anew. */
 export function draw() {
+  rows.clear();
+  drawStored();
+  drawFound();
+  uploads.draw();
+}
+
+function drawStored() {
   const names = known.map(({ name }) => name);
   if (!names.includes(collection)) names.unshift(collection);
   byId("collection").replaceChildren(
     ...names.map((name) => el("option", { value: name, selected: name === collection }, name)),
   );
   byId("delete-collection").hidden = !known.some(({ name }) => name === collection);
+  if (list === null) return;
   byId("list-title").textContent = count("documents.count", list.length);
   drawDocuments();
-  drawFound();
-  uploads.draw();
 }
 
 function drawDocuments() {
@@ -57,8 +71,11 @@ function drawDocuments() {
     byId("list").replaceChildren(el("p", { class: "hint" }, t("documents.none")));
     return;
   }
-  const rows = list.slice(0, most).map(documentRow);
-  const parts = [el("ul", { class: "documents" }, ...rows)];
+  // Rows that stay the same stay where they are: what is open in them, and the focus.
+  const before = rows;
+  rows = new Map(list.slice(0, most).map((one) => [JSON.stringify(one), null]));
+  for (const key of rows.keys()) rows.set(key, before.get(key) ?? documentRow(JSON.parse(key)));
+  const parts = [el("ul", { class: "documents" }, ...rows.values())];
   if (list.length > most) {
     const more = () => {
       most += AT_FIRST;
@@ -66,7 +83,9 @@ function drawDocuments() {
     };
     parts.push(button(t("documents.more", { left: format(list.length - most) }), more));
   }
+  const focused = document.activeElement;
   byId("list").replaceChildren(...parts);
+  if (byId("list").contains(focused)) focused.focus({ preventScroll: true });
 }
 
 function documentRow(one) {
@@ -111,6 +130,7 @@ async function change(work, done) {
     return;
   }
   found = null;
+  drawFound();
   await load();
   byId("documents-title").focus(); // what had it is gone
 }
@@ -118,13 +138,17 @@ async function change(work, done) {
 async function newCollection() {
   const hint = t("documents.new_hint");
   const name = await line(t("documents.new_collection"), t("documents.name"), t("documents.create"), { hint });
-  if (name !== null) await choose(name);
+  if (name === null) return;
+  fresh = name;
+  await choose(name);
 }
 
 async function choose(name) {
   collection = name;
+  keep("collection", name);
   most = AT_FIRST;
   found = null;
+  drawFound();
   await load();
 }
 

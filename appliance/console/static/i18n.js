@@ -2,7 +2,7 @@
 
 import { keep } from "./kept.js";
 
-let words = {};
+let spoken = {};
 
 /** "en" or "zh". */
 export const language = () => (document.documentElement.lang.startsWith("zh") ? "zh" : "en");
@@ -11,7 +11,7 @@ export const language = () => (document.documentElement.lang.startsWith("zh") ? 
 export async function speak(wanted) {
   const reply = await fetch(`/console/${wanted}.json`);
   if (!reply.ok) throw new Error(`no words: ${reply.status}`);
-  words = await reply.json();
+  spoken = await reply.json();
   document.documentElement.lang = wanted === "zh" ? "zh-CN" : "en";
 }
 
@@ -21,14 +21,13 @@ export async function switchTo(wanted) {
   keep("language", wanted);
 }
 
-/** Whether there are words for `key`. */
-export const knows = (key) => key in words;
-
 /** The words of `key`, `{name}` replaced by `values.name`. */
 export function t(key, values = {}) {
-  const text = words[key] ?? key;
-  return text.replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole));
+  return (spoken[key] ?? key).replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole));
 }
+
+/** The words of `key` where there are some: keys that are made of what the service tells may be new. */
+export const words = (key, otherwise, values) => (key in spoken ? t(key, values) : otherwise);
 
 /** The words of `key` for so many: `key.one` or `key.other`, `{count}` replaced. */
 export function count(key, number, values = {}) {
@@ -64,5 +63,5 @@ export const moment = (at) =>
 /** Write the words into all elements of `root` that name a key. */
 export function write(root) {
   for (const found of root.querySelectorAll("[data-t]")) found.textContent = t(found.dataset.t);
-  for (const found of root.querySelectorAll("[data-t-label]")) found.setAttribute("aria-label", t(found.dataset.tLabel));
+  for (const found of root.querySelectorAll("[data-t-label]")) found.ariaLabel = t(found.dataset.tLabel);
 }

@@ -4,18 +4,22 @@ import * as api from "./api.js";
 import * as conversations from "./conversations.js";
 import { byId, el } from "./dom.js";
 import * as health from "./health.js";
-import { bytes, duration, format, knows, moment, t } from "./i18n.js";
+import { bytes, duration, format, moment, t, words } from "./i18n.js";
 import { waterfall } from "./waterfall.js";
 import { failureText } from "./wording.js";
 
 const ANSWERS = 10;
 
-let facts = { models: [], caches: {} };
+let facts = { models: [], caches: null }; // null: not for the key that is used
 
 /** Load what the service tells of itself, and draw. */
 export async function load() {
   try {
-    const [models, caches] = await Promise.all([api.models(), api.caches()]);
+    const forbidden = (error) => {
+      if (error.status === 403) return null;
+      throw error;
+    };
+    const [models, caches] = await Promise.all([api.models(), api.caches().catch(forbidden)]);
     facts = { models, caches };
   } catch (error) {
     if (!(error instanceof api.Failure)) throw error;
@@ -29,7 +33,8 @@ export async function load() {
 
 /** Draw everything anew. */
 export function draw() {
-  byId("facts").replaceChildren(readiness(), models(), caches(), answers());
+  const parts = [readiness(), models(), facts.caches && caches(), answers()];
+  byId("facts").replaceChildren(...parts.filter((part) => part !== null));
 }
 
 function section(title, ...parts) {
@@ -38,12 +43,13 @@ function section(title, ...parts) {
 
 function table(caption, heads, rows) {
   const head = el("tr", {}, ...heads.map((text) => el("th", { scope: "col" }, text)));
-  const cells = ([first, ...rest]) => el("tr", {}, el("th", { scope: "row" }, first), ...rest.map((text) => el("td", {}, text)));
-  const whole = el("table", {}, el("caption", { class: "unseen" }, caption), el("thead", {}, head), el("tbody", {}, ...rows.map(cells)));
+  const body = rows.map(([first, ...rest]) => {
+    return el("tr", {}, el("th", { scope: "row" }, first), ...rest.map((text) => el("td", {}, text)));
+  });
+  const named = el("caption", { class: "unseen" }, caption);
+  const whole = el("table", {}, named, el("thead", {}, head), el("tbody", {}, ...body));
   return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption }, whole);
 }
-
-const words = (key, otherwise) => (knows(key) ? t(key) : otherwise);
 
 function readiness() {
   const { status, components } = health.current();
@@ -74,7 +80,8 @@ function caches() {
     const hits = found.memory_hits + found.disk_hits;
     const asked = hits + found.misses;
     const share = asked > 0 ? `${format((100 * hits) / asked)} %` : "–";
-    return [words(`cache.${name}`, name), format(found.entries + found.disk_entries), bytes(found.memory_bytes), bytes(found.disk_bytes), share];
+    const sizes = [format(found.entries + found.disk_entries), bytes(found.memory_bytes), bytes(found.disk_bytes)];
+    return [words(`cache.${name}`, name), ...sizes, share];
   });
   const heads = [t("system.cache"), t("system.entries"), t("system.memory"), t("system.disk"), t("system.hits")];
   return section(t("system.caches"), table(t("system.caches"), heads, rows));
@@ -85,10 +92,11 @@ function answers() {
   const done = turns.filter(({ report }) => report).sort((a, b) => b.at - a.at).slice(0, ANSWERS);
   const items = done.map(({ question, at, report }) => {
     const head = `${duration(report.timings_ms.total ?? 0)} · ${question}`;
+    const { prompt, cached, generated } = report.tokens;
     const told = [
       moment(at),
       t(`cached.${report.cache}`),
-      t("system.tokens", { prompt: format(report.tokens.prompt), cached: format(report.tokens.cached), generated: format(report.tokens.generated) }),
+      t("system.tokens", { prompt: format(prompt), cached: format(cached), generated: format(generated) }),
       ...report.degraded,
       t("system.request", { id: report.request_id }),
     ];

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { announce, byId, button, el } from "./dom.js";
 import * as health from "./health.js";
-import { bytes, count, knows, t } from "./i18n.js";
+import { bytes, count, t, words } from "./i18n.js";
 import { failureText } from "./wording.js";
 
 const AT_ONCE = 2; // the service reads no more at a time
@@ -64,11 +64,7 @@ async function untilSent(item) {
         source: item.source,
         file: item.file,
         signal: item.stopping.signal,
-        progress: (sent) => {
-          item.sent = sent;
-          item.state = sent < item.file.size ? "sending" : "reading";
-          drawRow(item);
-        },
+        progress: (sent) => advanceTo(item, sent),
       });
     } catch (error) {
       if (!(error instanceof api.Failure) || !error.passes || tries === TRIES) throw error;
@@ -77,6 +73,19 @@ async function untilSent(item) {
       health.check();
       await health.ready(item.stopping.signal);
     }
+  }
+}
+
+// A row that only gets on is not made anew: its button may have the focus.
+function advanceTo(item, sent) {
+  const before = item.state;
+  item.sent = sent;
+  item.state = sent < item.file.size ? "sending" : "reading";
+  if (item.state !== before) {
+    drawRow(item);
+  } else if (item.state === "sending") {
+    item.row.querySelector(".told").textContent = said(item);
+    item.row.querySelector("progress").value = sent;
   }
 }
 
@@ -136,7 +145,7 @@ function said({ state, sent, file, outcome, failure }) {
 /** What was lost in reading a document, to be opened. */
 export function lossReport(losses) {
   const item = ({ kind, detail, page }) => {
-    const what = knows(`loss.${kind}`) ? t(`loss.${kind}`) : kind;
+    const what = words(`loss.${kind}`, kind);
     const where = page == null ? "" : t("source.page", { page });
     return el("li", {}, el("strong", {}, what), ` ${[where, detail].filter(Boolean).join(" · ")}`);
   };

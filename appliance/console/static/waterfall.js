@@ -2,7 +2,7 @@
 // are laid out in the order in which they run.
 
 import { el } from "./dom.js";
-import { duration, knows, t } from "./i18n.js";
+import { duration, t, words } from "./i18n.js";
 
 // What runs one after the other; lists inside run side by side with one another.
 const ORDER = ["queue", "filter", [["embed_query", "recall_dense"], ["recall_lexical"]], "fuse", "rerank", "prompt"];
@@ -41,12 +41,13 @@ export function waterfall(timings) {
     bar.style.marginInlineStart = `${(100 * start) / scale}%`;
     bar.style.inlineSize = `${(100 * ms) / scale}%`;
     const track = el("td", { class: "track", "aria-hidden": "true" }, bar);
-    const key = `stage.${name}`;
-    return el("tr", {}, el("th", { scope: "row" }, knows(key) ? t(key) : name), track, el("td", {}, duration(ms)));
+    return el("tr", {}, el("th", { scope: "row" }, words(`stage.${name}`, name)), track, el("td", {}, duration(ms)));
   });
   const told = ["ttft", "total"].filter((name) => name in timings);
-  const sums = told.map((name) =>
-    el("tr", { class: "sum" }, el("th", { scope: "row", colspan: "2" }, t(`stage.${name}`)), el("td", {}, duration(timings[name]))),
-  );
-  return el("table", { class: "waterfall" }, el("caption", { class: "unseen" }, t("answer.times")), el("tbody", {}, ...rows, ...sums));
+  const sums = told.map((name) => {
+    const head = el("th", { scope: "row", colspan: "2" }, t(`stage.${name}`));
+    return el("tr", { class: "sum" }, head, el("td", {}, duration(timings[name])));
+  });
+  const caption = el("caption", { class: "unseen" }, t("answer.times"));
+  return el("table", { class: "waterfall" }, caption, el("tbody", {}, ...rows, ...sums));
 }
