@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
+import jsonschema
 import openai
 import psutil
 import pytest
@@ -92,6 +95,54 @@ def test_the_openai_client_gets_a_chat_completion_streamed_and_not(service: Serv
     assert whole.model_extra is not None
     sources = whole.model_extra["appliance"]["sources"]
     assert bool(sources) == bool(extra)
+
+
+def tool(name: str, **properties: object) -> Any:
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "parameters": schema, "strict": True}}
+
+
+def test_the_pocket_model_calls_tools_as_their_schemas_say(service: Service) -> None:
+    convert = tool("convert", value={"type": "integer", "maximum": 999}, unit={"enum": ["bar", "psi"]})
+    search = tool("search", query={"type": "string", "maxLength": 12})
+    asked: dict[str, Any] = {
+        "model": "appliance",
+        "messages": [{"role": "user", "content": "How much is 7 bar in psi? Use a tool."}],
+        "tools": [convert, search],
+        "max_tokens": 80,
+        "temperature": 0,
+    }
+    one: dict[str, Any] = {**asked, "tool_choice": "required", "parallel_tool_calls": False}
+    with client(service) as api:
+        whole = api.chat.completions.create(**one).choices[0]
+        stream = list(api.chat.completions.create(**one, stream=True))
+        with api.chat.completions.stream(**one) as gathering:
+            gathered = gathering.get_final_completion().choices[0]
+        named: Any = {"type": "function", "function": {"name": "search"}}
+        chosen = api.chat.completions.create(**asked, tool_choice=named, stop=["e", "\n"]).choices[0]
+        turns = [
+            whole.message.model_dump(),
+            {"role": "tool", "tool_call_id": (whole.message.tool_calls or [])[0].id, "content": "101 psi"},
+        ]
+        going_on = {**asked, "messages": [*asked["messages"], *turns], "max_tokens": 24}
+        free = api.chat.completions.create(**going_on).choices[0]
+        wrong = [convert, tool("open", path={"not": {"type": "null"}})]
+        with pytest.raises(openai.BadRequestError, match=r"The tool open: .* keyword not is") as refused:
+            api.chat.completions.create(**{**asked, "tools": wrong})
+    assert refused.value.param == "tools[1].function.parameters"
+    assert whole.message.content is None
+    for choice in (whole, gathered, chosen):
+        assert choice.finish_reason == "tool_calls"
+        (call,) = choice.message.tool_calls or []
+        function = {"convert": convert, "search": search}[call.function.name]["function"]
+        jsonschema.Draft202012Validator(function["parameters"]).validate(json.loads(call.function.arguments))
+    pieces = [call for chunk in stream for call in chunk.choices[0].delta.tool_calls or ()]
+    (first,) = whole.message.tool_calls or []
+    assert "".join(piece.function.arguments for piece in pieces) == first.function.arguments
+    assert [piece.function.name for piece in pieces if piece.id] == [first.function.name]
+    assert (chosen.message.tool_calls or [])[0].function.name == "search"
+    assert free.finish_reason in ("stop", "length", "tool_calls")
+    assert free.message.content or free.message.tool_calls
 
 
 def test_commands_talk_to_the_running_service(service: Service) -> None:

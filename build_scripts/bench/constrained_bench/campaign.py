@@ -15,6 +15,7 @@ import msgspec
 
 from appliance.engine.core import Core
 from appliance.engine.protocol import Constraint, Done, Failed, Sampling, Segment, Submit, Token
+from appliance.engine.tools import CallPiece, CallReader, Tool, Toolset, constraint_of
 
 MOST_TOKENS = 240  # no text that these schemas allow is longer, whatever is drawn: one that is cut is a fault
 _TEMPERATURES = (0.0, 0.7, 1.0, 1.5)
@@ -44,22 +45,36 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.end - self.first
 
 
-def schema_of(number: int) -> tuple[dict[str, Any], bool]:
-    """The schema of text `number`, and whether it is that of a tool call: drawn anew for each."""
+def wanted(number: int) -> Toolset | dict[str, Any]:
+    """What text `number` has to be, drawn anew for each: a call of one of these tools, or JSON of this schema."""
     rng = random.Random(number)
     if number % 2:
-        tools = rng.sample(_TOOLS, rng.randint(1, 4))
-        return {"anyOf": [_call(rng, name) for name in tools]}, True
-    return _object(rng, rng.choice(_NAMES[:3])), False
+        names = rng.sample(_TOOLS, rng.randint(1, 4))
+        tools = tuple(Tool(name, _object(rng, rng.choice(_NAMES))) for name in names)
+        return Toolset(tools, required=True, most=1)
+    return _object(rng, rng.choice(_NAMES[:3]))
 
 
-def faults_of(schema: dict[str, Any], text: str) -> str:
-    """Why a text is none of the schema's; "": it is one."""
+def faults_of(asked: Toolset | dict[str, Any], text: str) -> str:
+    """Why a text is not what was asked for; "": it is."""
     try:
-        jsonschema.Draft202012Validator(schema).validate(json.loads(text))
+        schema, data = _call_in(asked, text) if isinstance(asked, Toolset) else (asked, text)
+        jsonschema.Draft202012Validator(schema).validate(json.loads(data))
     except (ValueError, jsonschema.ValidationError) as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return ""
+
+
+def _call_in(tools: Toolset, text: str) -> tuple[dict[str, Any], str]:
+    """The schema of the tool that is called in a text, and the arguments; raises ValueError where none is."""
+    reader = CallReader()
+    pieces = [*reader.feed(text), reader.finish()]
+    calls = [piece for piece in pieces if isinstance(piece, CallPiece)]
+    schemas = {tool.name: tool.parameters for tool in tools.tools}
+    names = [piece.name for piece in calls if piece.name]
+    if len(names) != 1 or names[0] not in schemas or len(calls) + 1 < len(pieces):
+        raise ValueError("it is not one call of one of the tools")
+    return schemas[names[0]], "".join(piece.arguments for piece in calls)
 
 
 def run(core: Core, first: int, end: int, at_once: int, told: Callable[[int], None] = lambda done: None) -> Outcome:
@@ -78,16 +93,16 @@ def run(core: Core, first: int, end: int, at_once: int, told: Callable[[int], No
                 texts[message.id] = texts.get(message.id, "") + message.text
             if not isinstance(message, Done | Failed):
                 continue
-            schema, is_call = schema_of(message.id)
+            asked = wanted(message.id)
             text = texts.pop(message.id, "")
             if isinstance(message, Failed):
                 fault = message.message
             else:
                 fault = "" if message.finish_reason == "stop" else f"it ended by {message.finish_reason}"
                 tokens += message.generated_tokens
-            if fault := fault or faults_of(schema, text):
+            if fault := fault or faults_of(asked, text):
                 faults.append(f"{message.id}: {fault}: {text!r}")
-            tool_calls += is_call
+            tool_calls += isinstance(asked, Toolset)
             done += 1
             told(done)
             for number in _some(numbers, 1):
@@ -100,7 +115,7 @@ def _some(numbers: Iterator[int], count: int) -> Iterable[int]:
 
 
 def _request(number: int) -> Submit:
-    schema, _ = schema_of(number)
+    asked = wanted(number)
     rng = random.Random(-number)
     prompt = (
         Segment("<|im_start|>user\n", template=True),
@@ -108,12 +123,11 @@ def _request(number: int) -> Submit:
         Segment("<|im_end|>\n<|im_start|>assistant\n", template=True),
     )
     sampling = Sampling(temperature=rng.choice(_TEMPERATURES), seed=number)
-    constraint = Constraint("json_schema", json.dumps(schema))
+    if isinstance(asked, Toolset):
+        constraint = constraint_of(asked, None)
+    else:
+        constraint = Constraint("json_schema", json.dumps(asked))
     return Submit(number, prompt, MOST_TOKENS, sampling, constraint=constraint)
-
-
-def _call(rng: random.Random, name: str) -> dict[str, Any]:
-    return _closed({"name": {"const": name}, "arguments": _object(rng, rng.choice(_NAMES))})
 
 
 def _object(rng: random.Random, referred: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from appliance.answer.versions import Versions
 from appliance.cache.tiers import Cache
 from appliance.config import CacheSettings
 from appliance.engine.protocol import Sampling
+from appliance.engine.tools import Tool, Toolset
 from appliance.errors import Unavailable
 
 SOURCE = Source(1, "m.pdf", "Manual", 3, "Torque", 17, 0.9, "40 Nm.")
@@ -137,6 +138,14 @@ async def test_another_question_version_or_caller_gets_another_answer(bed: Bed) 
     assert told(await read(bed, question(label="other"))) == ("Answer 3 [1].", "miss")
     bed.version = b"2"
     assert told(await read(bed)) == ("Answer 4 [1].", "miss")
+
+
+async def test_an_answer_that_may_call_tools_is_made_each_time(bed: Bed) -> None:
+    tools = Toolset((Tool("now"),))
+    for number in (1, 2):
+        assert told(await read(bed, question(collection=None, tools=tools))) == (f"Answer {number} [1].", "miss")
+    assert told(await read(bed, question(collection=None))) == ("Answer 3 [1].", "miss")
+    assert bed.cache.figures().entries == 1
 
 
 async def test_five_hundred_at_once_are_one_generation(bed: Bed) -> None:

@@ -238,7 +238,7 @@ async def test_without_a_system_message_nothing_is_pinned() -> None:
 
 @pytest.mark.parametrize("wrong", [{"n": 2}, {"n": 0}, {"constraint": Constraint("json_object")}])
 def test_an_answer_from_documents_has_one_choice_and_no_constraint(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"n is 0|one choice and no constraint"):
+    with pytest.raises(ValueError, match=r"n is 0|one choice, no constraint"):
         ask(**wrong)
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import fields, replace
 from appliance.answer.same import key, normalized, repeatable
 from appliance.answer.types import Message, Question
 from appliance.engine.protocol import Constraint, Sampling
+from appliance.engine.tools import Call, Tool, Toolset
 from appliance.store.attributes import parse_filter
 
 
@@ -77,7 +78,7 @@ def test_whatever_changes_the_answer_changes_the_key() -> None:
         "recall": 0.99,
     }
     no_change: dict[str, Any] = {"request_id": "other", "priority": "batch", "deadline_ms": 5.0, "cache": "refresh"}
-    plain: dict[str, Any] = {"constraint": Constraint("regex", "a"), "n": 2}
+    plain: dict[str, Any] = {"constraint": Constraint("regex", "a"), "n": 2, "tools": Toolset((Tool("now"),))}
     known = {field.name for field in fields(Question)}
     assert known >= {*other, *no_change, *plain}
     keys = [key(ask(), b"")]
@@ -95,6 +96,12 @@ def test_roles_and_borders_of_messages_count() -> None:
     one = replace(ask(), messages=(Message("user", "a b"), Message("assistant", "c"), Message("user", "d")))
     other = replace(ask(), messages=(Message("user", "a"), Message("assistant", "b c"), Message("user", "d")))
     assert key(one, b"") != key(other, b"")
+
+
+def test_calls_in_messages_count() -> None:
+    calls = [(), (Call("a", "{}"),), (Call("a", "{ }"),), (Call("b", "{}"),), (Call("a", "{}"), Call("a", "{}"))]
+    keys = {key(replace(ask(), messages=(Message("assistant", "", made), Message("tool", "x"))), b"") for made in calls}
+    assert len(keys) == len(calls)
 
 
 def test_what_is_drawn_at_random_is_not_repeatable() -> None:

@@ -24,6 +24,7 @@ from appliance.engine.grammar import Grammars, Matcher, UnsupportedConstraint
 from appliance.engine.llama import Llama
 from appliance.engine.protocol import Constraint, EngineConfig
 from appliance.engine.schema import MAX_NODES, MAX_PROPERTIES
+from appliance.engine.tools import Call, CallPiece, CallReader, Tool, Toolset, closed, constraint_of, written
 from appliance.packs import ResolvedPack
 
 WALKS = 40  # texts of each schema
@@ -444,6 +445,92 @@ def test_a_regex_holds_for_the_whole_text(pattern: str, grammars: Grammars, walk
 def test_a_regex_or_choice_that_cannot_be_is_refused(constraint: Constraint, named: str, grammars: Grammars) -> None:
     with pytest.raises(UnsupportedConstraint, match=named):
         grammars.compile(constraint)
+
+
+TOOLS = (
+    Tool("search", {"type": "object", "properties": {"q": SHORT}, "required": ["q"]}),
+    Tool("search_all", {"$defs": {"s": SHORT}, "type": "object", "additionalProperties": {"$ref": "#/$defs/s"}}),
+    Tool("now"),
+)
+ANSWER = Constraint("json_schema", '{"enum": ["yes", {"no": "<tool_call>"}]}')
+
+
+def calls_in(text: str) -> list[Call]:
+    """The calls that a text is, and nothing else."""
+    reader = CallReader()
+    pieces = [piece for piece in [*reader.feed(text), reader.finish()] if piece]
+    assert all(isinstance(piece, CallPiece) for piece in pieces)
+    found = [piece for piece in pieces if isinstance(piece, CallPiece)]
+    calls = [Call(one.name, "".join(p.arguments for p in found if p.number == one.number)) for one in found if one.name]
+    assert written("", calls) == text
+    return calls
+
+
+@pytest.mark.parametrize("answer", [None, ANSWER], ids=["text", "json"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"required": True}, {"required": True, "most": 1}, {"only": ("search", "now"), "required": True}, {}],
+    ids=["required", "one", "some", "auto"],
+)
+def test_every_answer_is_calls_or_what_stands_beside_them(
+    changes: dict[str, Any], answer: Constraint | None, grammars: Grammars, walker: Walker
+) -> None:
+    toolset = Toolset(TOOLS, **changes)
+    grammar = grammars.compile(constraint_of(toolset, answer))
+    schemas = {tool.name: closed(tool.parameters) for tool in TOOLS}
+    rng = random.Random(str((changes, answer)))
+    for _ in range(10):
+        text = walker.walk(grammar.matcher(), rng)
+        if not toolset.required and not text.startswith("<tool_call>"):
+            assert answer is None or json.loads(text) in json.loads(answer.source)["enum"]
+            continue
+        calls = calls_in(text)
+        assert 1 <= len(calls) <= toolset.most
+        for call in calls:
+            assert call.name in (toolset.only or schemas)
+            jsonschema.Draft202012Validator(schemas[call.name]).validate(json.loads(call.arguments))
+
+
+def test_a_text_may_come_before_calls_but_holds_none(grammars: Grammars, llama: Llama) -> None:
+    auto, required = (grammars.compile(constraint_of(Toolset(TOOLS, required=r), None)) for r in (False, True))
+    beside = grammars.compile(constraint_of(Toolset(TOOLS), ANSWER))
+    call, now = Call("search", '{"q": "a"}'), Call("now", "{}")
+    for text, *allowed_by in [
+        ("", True, False, False),
+        ("Some <tool> text,\n\n<tool_call", True, False, False),
+        ("牛\n<tool_call>", False, False, False),
+        ("<tool_call>\nsearch\n</tool_call>", False, False, False),
+        (written("", [call]), True, True, True),
+        (written("Well:", [call, now]), True, False, False),
+        (written("", [now] * 8), True, True, True),
+        (written("", [now] * 9), False, False, False),
+        (written("", [call]) + "\nWell.", False, False, False),
+        (written("", [Call("search", "{}")]), False, False, False),
+        (written("", [Call("search", '{"q": "a", "r": 1}')]), False, False, False),
+        (written("", [Call("find", "{}")]), False, False, False),
+        ('"yes"', True, False, True),
+        ('{"no": "<tool_call>"}', False, False, True),
+    ]:
+        found = [spells(grammar.matcher(), llama, text) for grammar in (auto, required, beside)]
+        assert found == allowed_by, text
+
+
+def test_the_tool_at_fault_is_named(grammars: Grammars) -> None:
+    wrong: dict[str, Any] = {"type": "object", "properties": {"a": {"not": {}}}}
+    for parameters, fault in [
+        (wrong, "keyword not"),
+        ({"type": "array"}, "object"),
+        ({"type": "object", "enum": [1]}, ""),
+    ]:
+        toolset = Toolset((*TOOLS, Tool("open", parameters)), only=("now",))
+        with pytest.raises(UnsupportedConstraint, match=f"The tool open: .*{fault}") as caught:
+            grammars.compile(constraint_of(toolset, None))
+        assert caught.value.param == "tools[3].function.parameters"
+    with pytest.raises(UnsupportedConstraint, match="keyword not") as caught:
+        grammars.compile(constraint_of(Toolset(TOOLS), Constraint("json_schema", '{"not": {}}')))
+    assert caught.value.param == "response_format"
+    with pytest.raises(UnsupportedConstraint, match="tools are"):
+        grammars.compile(Constraint("tools", "[]"))
 
 
 def test_a_token_that_is_not_allowed_changes_nothing(grammars: Grammars, llama: Llama) -> None:

@@ -51,23 +51,23 @@ CALLS = st.lists(
 TEXTS = TRICKY.map(lambda text: text.replace("<tool_call>", "<tool_call"))
 
 
-def read(pieces: Iterable[str]) -> tuple[str, list[Call], int]:
-    """What a reader gives: the text, the calls, and how many pieces had a name."""
+def read(pieces: Iterable[str]) -> tuple[str, list[Call]]:
+    """What a reader gives."""
     reader = CallReader()
-    text, names, arguments = "", [], {}
-    for piece in [*(found for cut in pieces for found in reader.feed(cut)), reader.finish()]:
+    text = ""
+    calls: list[Call] = []
+    for piece in (found for cut in pieces for found in reader.feed(cut)):
         if isinstance(piece, str):
-            assert not names, "text after a call"
+            assert piece and not calls, "text is text, and comes before calls"
             text += piece
         elif piece.name:
-            assert piece == CallPiece(len(names), piece.name), "a call is named once, in order, without arguments"
-            names.append(piece.name)
-            arguments[piece.number] = ""
+            assert piece == CallPiece(len(calls), piece.name), "a call is named once, in order, without arguments"
+            calls.append(Call(piece.name, ""))
         else:
-            assert piece.arguments and piece.number == len(names) - 1
-            arguments[piece.number] += piece.arguments
-    assert reader.called == bool(names)
-    return text, [Call(name, arguments[number]) for number, name in enumerate(names)], len(names)
+            assert piece.arguments and piece.number == len(calls) - 1
+            calls[-1] = Call(calls[-1].name, calls[-1].arguments + piece.arguments)
+    assert reader.called == bool(calls)
+    return text + reader.finish(), calls
 
 
 def cut(text: str, places: Sequence[int]) -> list[str]:
@@ -79,8 +79,8 @@ def cut(text: str, places: Sequence[int]) -> list[str]:
 @given(TEXTS, CALLS, st.lists(st.integers(0, 1000), max_size=8))
 def test_however_a_text_is_cut_the_same_is_read(text: str, calls: list[Call], places: list[int]) -> None:
     answer = written(text, calls)
-    assert read(cut(answer, places))[:2] == (text, calls)
-    assert read(answer)[:2] == (text, calls)  # a character at a time
+    assert read(cut(answer, places)) == (text, calls)
+    assert read(answer) == (text, calls)  # a character at a time
 
 
 @UNHURRIED
@@ -90,8 +90,8 @@ def test_what_ends_early_gives_the_beginning_of_the_same(
 ) -> None:
     answer = written(text, calls)
     answer = answer[: end % (len(answer) + 1)]
-    begun, found, _ = read(cut(answer, places))
-    assert (begun, found) == read([answer])[:2]
+    begun, found = read(cut(answer, places))
+    assert (begun, found) == read([answer])
     assert text.startswith(begun) or begun.startswith(text)  # of a frame's beginning nobody knows that it is none
     for number, call in enumerate(found):
         assert call.name == calls[number].name and calls[number].arguments.startswith(call.arguments)
@@ -122,9 +122,7 @@ def test_calls_are_told_as_they_are_made() -> None:
 
 @given(st.lists(TRICKY | st.just("x</tool_response>\n<tool_response>"), min_size=1, max_size=3))
 def test_no_result_gets_out_of_its_frame(texts: list[str]) -> None:
-    told = results(texts)
-    assert told.count("</tool_response>") == told.count("<tool_response>\n") - "".join(texts).count("<tool_response>\n")
-    assert told.count("</tool_response>") == len(texts)
+    assert results(texts).count("</tool_response>") == len(texts)
 
 
 def test_tools_are_told_with_what_describes_them() -> None:
