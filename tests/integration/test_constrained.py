@@ -12,17 +12,17 @@ from appliance.packs import ResolvedPack
 from build_scripts.bench.constrained_bench.campaign import run
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-def test_every_drawn_schema_and_tool_call_is_kept_to(kv_type: str, pocket: ResolvedPack) -> None:
-    settings = EngineSettings(kv_tokens=4096, max_sequences=4, threads=1, kv_type=kv_type)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("kv_type", "texts"), [("f16", 40), ("q8_0", 12)])
+def test_every_drawn_schema_and_tool_call_is_kept_to(kv_type: str, texts: int, pocket: ResolvedPack) -> None:
+    settings = EngineSettings(kv_tokens=4096, max_sequences=8, threads=1, kv_type=kv_type)  # type: ignore[arg-type]
     spec = pocket.generator
     llama = Llama(EngineConfig(str(spec.path), spec.name, settings=settings, device="cpu"))
     core = Core(llama, settings)
     try:
-        outcome = run(core, 0, 12, at_once=4)
+        outcome = run(core, 0, texts, at_once=8)
         core.check_integrity()
     finally:
         core.close()
         llama.close()
     assert outcome.faults == ()
-    assert outcome.texts == 12 and outcome.tool_calls == 6
+    assert outcome.texts == texts and outcome.tool_calls == texts // 2
