@@ -133,7 +133,7 @@ def test_stop_keeps_what_came_and_ends_the_work(page: Page) -> None:
     assert page.text(".turn .text p") == "The first part,"
     page.until(backend.closed.is_set)
     page.one("#send")
-    assert page.script("return document.activeElement.id") == "question"
+    assert page.script("return document.activeElement.id") == "send"
 
 
 def test_a_restart_in_the_middle_of_an_answer(page: Page) -> None:
@@ -427,6 +427,8 @@ def test_on_a_phone_nothing_sticks_out_and_the_source_covers_the_page(page: Page
         page.click(f'[data-view="{view}"]')
         page.one(f"#{view} h2")
         assert fits(), view
+    lines = page.script("return [...document.querySelectorAll('.top a, .top button')].map((one) => one.clientHeight)")
+    assert max(lines) <= page.script("return document.querySelector('.top').clientHeight"), "no word is broken in two"
 
 
 def test_by_keyboard_alone(page: Page) -> None:

@@ -39,7 +39,9 @@ function draw() {
   write(document);
   byId("language").textContent = language() === "zh" ? "English" : "中文";
   byId("language").lang = language() === "zh" ? "en" : "zh-CN";
-  byId("theme").textContent = t(document.documentElement.dataset.theme === "dark" ? "theme.light" : "theme.dark");
+  const dark = document.documentElement.dataset.theme === "dark";
+  byId("theme").textContent = dark ? "☀\ufe0e" : "☾\ufe0e"; // as text, not as a picture
+  byId("theme").ariaLabel = byId("theme").title = t(dark ? "theme.light" : "theme.dark");
   document.title = `${t(`nav.${view}`)} · Appliance`;
   for (const one of Object.values(VIEWS)) one.draw();
   drawBanner(health.current());

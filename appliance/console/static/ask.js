@@ -52,8 +52,10 @@ function welcome() {
 function drawComposer() {
   const field = byId("question");
   field.placeholder = t(conversation.turns.length > 0 ? "ask.follow_up" : "ask.placeholder");
-  byId("send").hidden = running !== null;
-  byId("stop").hidden = running === null;
+  const [shown, hidden] = running ? [byId("stop"), byId("send")] : [byId("send"), byId("stop")];
+  shown.hidden = false;
+  if (document.activeElement === hidden) shown.focus();
+  hidden.hidden = true;
   const names = known?.length > 0 ? known.map(({ name }) => name) : ["default"];
   const likely = wanted ?? conversation.turns.at(-1)?.collection ?? kept("collection") ?? "default";
   const options = names.map((name) => el("option", { value: name, selected: name === likely }, name));
@@ -106,7 +108,8 @@ function openHistory(open) {
 /** Ask, in the conversation that is shown; what was answered before in it goes along. */
 async function ask(question, collection) {
   if (running || !question.trim()) return;
-  const earlier = conversation.turns.filter((turn) => turn.state === "done" && turn.collection === collection);
+  // What the documents did not bear out helps no later answer.
+  const earlier = conversation.turns.filter((turn) => turn.report?.grounded && turn.collection === collection);
   const turn = { question: question.trim(), collection, at: Date.now() };
   Object.assign(turn, { text: "", sources: [], report: null, state: "waiting" });
   const stopping = new AbortController();
@@ -215,10 +218,7 @@ export function start() {
     byId("composer").requestSubmit();
   });
   field.addEventListener("input", fit);
-  byId("stop").addEventListener("click", () => {
-    running?.stop();
-    field.focus();
-  });
+  byId("stop").addEventListener("click", () => running?.stop());
   byId("ask-collection").addEventListener("change", (event) => {
     wanted = event.target.value;
     keep("collection", wanted);
