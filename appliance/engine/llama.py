@@ -39,7 +39,7 @@ class Llama:
     Raises:
         BadSetting: the device is unknown, or a GPU is demanded and this build has none.
         ModelCorrupt: llama.cpp can't read the file.
-        Unavailable: there is no memory for the context.
+        Unavailable: there is no memory for the context, or no backend that this processor can run.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -49,6 +49,7 @@ class Llama:
         self._api: Any = llama_cpp
         _route_logs(llama_cpp)
         llama_cpp.llama_backend_init()
+        _load_backends(llama_cpp)
         if config.device not in ("auto", "cpu", "gpu"):
             raise BadSetting(f"models.device must be auto, cpu or gpu, not {config.device!r}.")
         gpu = config.device != "cpu" and llama_cpp.llama_supports_gpu_offload()
@@ -297,6 +298,25 @@ class Llama:
 
 def _threads(settings: EngineSettings) -> int:
     return settings.threads or len(os.sched_getaffinity(0))
+
+
+def _load_backends(api: Any) -> None:
+    """Have llama.cpp choose among the backends that lie beside it as modules; most builds have theirs inside.
+
+    Raises:
+        Unavailable: none of them can be loaded.
+    """
+    library = api.llama_cpp._lib
+    library.ggml_backend_dev_count.restype = ctypes.c_size_t
+    if library.ggml_backend_dev_count():
+        return
+    folder = api.llama_cpp._base_path
+    library.ggml_backend_load_all_from_path.restype = None
+    library.ggml_backend_load_all_from_path(ctypes.c_char_p(os.fsencode(folder)))
+    if not library.ggml_backend_dev_count():
+        raise Unavailable(
+            f"llama.cpp found no backend in {folder} that this processor can run.", remedy="Install the program again."
+        )
 
 
 @functools.cache  # llama.cpp calls it for as long as the process lives, also after a model was closed
