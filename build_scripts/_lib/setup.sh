@@ -1,6 +1,6 @@
 # Owns the virtual environment of a clone: finds Python and a compiler, builds what must be compiled once for this
 # machine, installs the pinned dependencies, and does nothing where all of that is done.
-# Must not know what is run in it afterwards. Sourced by build_scripts/demo and build_scripts/test (bash, set -euo pipefail).
+# Must not know what is run in it afterwards. Sourced by build_scripts/demo, test and build (bash, set -euo pipefail).
 # shellcheck shell=bash
 
 lib=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
@@ -112,7 +112,7 @@ build_wheel() { # PACKAGE HOW_LONG
         rm -rf -- "$folder" "$building/tmp" "$building/out"
         mkdir -p -- "$building/tmp" "$building/out"
         need_space "$cache" 1500 "compiling $1"
-        say "Compiling $1 $(pinned "$1") for this processor: once, $2"
+        say "Compiling $1 $(pinned "$1"): once, $2"
         # The compile's own cache folder for pip: pip's usual one may hold a wheel for another processor. Ninja rather
         # than make: it counts its steps, and make would compile one file at a time.
         TMPDIR=$building/tmp PIP_CACHE_DIR=$building/pip CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(compile_jobs)} \
