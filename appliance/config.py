@@ -38,6 +38,12 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Who needs an API key. network: a port that can be reached from other machines; tcp: every port; always: the unix
     # socket too.
     require_keys: Literal["network", "tcp", "always"] = "network"
+    socket_mode: Annotated[str, Meta(pattern="^0?[0-7]{3}$")] = "600"  # who else may open the socket's file, in octal
+    tls_certificate: str = ""  # PEM files: the certificate, then those that signed it, …
+    tls_key: str = ""  # … and its key, not encrypted; both "": no TLS
+    # Web origins whose pages may use the service, e.g. https://intranet.example; none beside its own.
+    cors_origins: tuple[Annotated[str, Meta(pattern="^https?://[^/*\\s]+$")], ...] = ()
+    max_connections: Positive = 1000  # over the network; one more is refused
     shutdown_grace_s: Annotated[float, Meta(ge=0, le=1e6)] = 10.0  # running streams may finish in this time
     max_body_bytes: Bytes = 8 << 20  # of a JSON request
     ping_interval_s: PositiveS = 10.0  # SSE comment while nothing is produced
@@ -213,8 +219,8 @@ def to_toml(settings: Settings) -> str:
     return "\n".join(lines + tables) + "\n"
 
 
-def _toml(value: str | float | bool) -> str:
-    # A JSON string is a TOML basic string; numbers and booleans are written alike.
+def _toml(value: str | float | bool | tuple[str, ...]) -> str:
+    # A JSON string is a TOML basic string; numbers, booleans and lists are written alike.
     return msgspec.json.encode(value).decode()
 
 
@@ -261,7 +267,9 @@ def _put(tree: dict[str, Any], name: str, value: object) -> None:
     tree[leaf] = value
 
 
-def _parse(text: str, kind: type, where: str) -> str | int | float | bool:
+def _parse(text: str, kind: type, where: str) -> str | int | float | bool | list[str]:
+    if get_origin(kind) is tuple:
+        return [part.strip() for part in text.split(",") if part.strip()]
     try:
         if kind is bool:
             return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]

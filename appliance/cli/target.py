@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from appliance.config import Settings
-from appliance.http.address import answers, socket_path
+from appliance.http.address import answers, require_own, socket_path
 from appliance.http.ports import Library
 
 
@@ -29,6 +29,7 @@ async def reach(settings: Settings, *, needs: Literal["store", "recall", "answer
     """
     path = socket_path(settings)
     if await asyncio.to_thread(answers, path):
+        require_own(path)
         from appliance.cli.remote import RemoteTarget
 
         async with RemoteTarget(path) as remote:

@@ -106,15 +106,20 @@ def _cannot_listen(error: OSError, address: str, port: int) -> CannotListen:
 
 
 class UnixListener:
-    """A listening unix socket that only its user may connect to; its file goes with it.
+    """A listening unix socket that those may connect to who have the right to write its file; the file goes with it.
+
+    Args:
+        path: of the file.
+        mode: of the file: 0o600 is for this user alone, 0o660 for the members of its group too.
 
     Raises:
         DataDirBusy: another service answers there.
-        CannotListen: the path cannot be used.
+        CannotListen: the path cannot be used, or others could put a socket of their own in its place.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: int = 0o600) -> None:
         self.path = path
+        self._mode = mode
         self.socket = socket.socket(socket.AF_UNIX)
         try:
             self._bind()
@@ -131,12 +136,19 @@ class UnixListener:
         # Anyone may make this folder before us; the other ones are named by the user.
         if folder == _shared_folder() and folder.lstat().st_uid != os.getuid():
             raise CannotListen(f"The folder {folder} belongs to somebody else.", remedy="Set server.socket.")
+        if _anyone_may_replace(folder):
+            raise CannotListen(
+                f"Anyone may replace files in {folder}, and with that the socket.",
+                remedy=f"Set server.socket to a path in a folder of the service's user, or: chmod o-w {folder}",
+                param="server.socket",
+            )
         self._clear_stale()
         before = os.umask(0o177)  # never, not even for a moment, open to others
         try:
             self.socket.bind(str(self.path))
         finally:
             os.umask(before)
+        self.path.chmod(self._mode)  # nobody can connect before it listens
         self.socket.listen(BACKLOG)
         self.socket.setblocking(False)
         self._inode = self.path.stat().st_ino
@@ -161,6 +173,26 @@ class UnixListener:
         with contextlib.suppress(OSError):
             if self.path.lstat().st_ino == self._inode:
                 self.path.unlink()
+
+
+def _anyone_may_replace(folder: Path) -> bool:
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+
+
+def require_own(path: Path) -> None:
+    """Refuse to talk to a socket that somebody else may have put there to be told what is meant for the service.
+
+    Raises:
+        CannotListen: it lies where anyone may make files, and is neither of this user nor of root.
+    """
+    made_by = path.stat().st_uid
+    if path.parent.stat().st_mode & stat.S_IWOTH and made_by not in (os.getuid(), 0):
+        raise CannotListen(
+            f"The socket {path} belongs to another user (number {made_by}), in a folder where anyone may make one.",
+            remedy="Set server.socket to a path in a folder of the service's user.",
+            param="server.socket",
+        )
 
 
 def answers(path: Path) -> bool:

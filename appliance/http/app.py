@@ -26,6 +26,7 @@ from appliance.http.edge import Edge
 from appliance.http.embeddings import EmbeddingsController
 from appliance.http.health import HealthController
 from appliance.http.lifecycle import Lifecycle
+from appliance.http.origins import Origins
 from appliance.http.ports import Backend
 from appliance.http.problems import handle
 from appliance.http.rerank import RerankController
@@ -79,7 +80,8 @@ class Application(Litestar):
             state=State({}),
         )
         routed: Any = super().__call__  # Litestar's ASGI types are closed unions; the edge takes any ASGI
-        self._edge = Edge(routed, self.lifecycle, self.access)
+        allowed = backend.settings.server.cors_origins
+        self._edge = Edge(routed, self.lifecycle, self.access, Origins(allowed))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI."""

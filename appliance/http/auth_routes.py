@@ -61,7 +61,8 @@ def check_scope(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHand
     Raises:
         MissingScope: the caller's key does not open it.
     """
-    method, route = connection.scope["method"], connection.scope["path_template"]
+    scope: Any = connection.scope  # its type is one of HTTP or of WebSockets, which there are none of
+    method, route = scope["method"], scope["path_template"]
     if is_open(route.rstrip("/") or "/") or method == "OPTIONS":
         return
     caller: Caller = connection.state["caller"]

@@ -1,4 +1,5 @@
-"""Owns the limits of a connection before there is a request: how large its head may be, and how slow.
+"""Owns the limits of a connection: how many there are, how large and how slow a request's head may be, and how long
+its client may read nothing.
 
 Must not know requests: uvicorn makes them when the head is whole.
 """
@@ -6,15 +7,20 @@ Must not know requests: uvicorn makes them when the head is whole.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from appliance.http.crowd import LEAVING_MOST, Crowd
 from appliance.http.problems import Problem
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 100
 HEAD_PATIENCE_S = 20.0
+# A client that takes nothing of what waits for it in this time is gone or means harm. What waits here is what the
+# system's own buffers have no room for, so a slow client takes some of it now and then.
+READ_PATIENCE_S = 60.0
 LINGER_S = 1.0
 
 MALFORMED = Problem(400, "This is not a valid HTTP request.", "invalid_request_error", "malformed_request")
@@ -25,11 +31,29 @@ TOO_LARGE = Problem(
     "headers_too_large",
 )
 TOO_SLOW = Problem(408, "The request came too slowly.", "invalid_request_error", "request_timeout")
-PHRASES = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
+FULL = Problem(
+    503,
+    "All connections of this service are in use. Try again shortly.",
+    "server_error",
+    "too_many_connections",
+    headers={"Retry-After": "1"},
+)
+PHRASES = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection with a bounded head, and refusals in the shape of all errors."""
+    """uvicorn's connection with a bounded head, and refusals in the shape of all errors.
+
+    Args:
+        crowd: all connections from the network; None: this one is of the unix socket, which only those may open who
+            may stop the service as well.
+        given: uvicorn's.
+    """
 
     _in_head = True
     _begun = False  # a head has begun, and is not whole
@@ -37,22 +61,78 @@ class Connection(HttpToolsProtocol):
     _parsed_bytes = 0
     _refusal = MALFORMED
     _refused = False
+    _excess = False  # it came when there was no room
     _head_timer: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, crowd: Crowd | None, **given: Any) -> None:
+        super().__init__(**given)
+        self._crowd = crowd
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connected."""
         super().connection_made(transport)
+        if self._crowd is not None and not self._crowd.enter(self, self.loop.time()):
+            if self._crowd.leaving >= LEAVING_MOST:
+                self._refused = True
+                transport.abort()
+                return
+            self._excess = True
+            self._crowd.leaving += 1
+            self._refuse(FULL)
+            return
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client left or was closed."""
         self._stop_timer()
+        self._stop_read_timer()
+        if self._crowd is not None:
+            self._crowd.leave(self)
+            self._crowd.leaving -= self._excess
         super().connection_lost(exc)
+
+    def close_idle(self) -> None:
+        """Close it: another one needs the room."""
+        self.transport.close()
+
+    def on_response_complete(self) -> None:
+        """A reply was sent."""
+        super().on_response_complete()
+        if self._crowd is not None and self.cycle.response_complete and not self.pipeline and not self._begun:
+            self._crowd.rest(self, self.loop.time())
+
+    def pause_writing(self) -> None:
+        """The client does not take what is sent as fast as it comes."""
+        super().pause_writing()
+        self._watch_reading()
+
+    def resume_writing(self) -> None:
+        """It took most of it."""
+        self._stop_read_timer()
+        super().resume_writing()
+
+    def _watch_reading(self) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        self._read_timer = self.loop.call_later(READ_PATIENCE_S, self._check_reading, waiting)
+
+    def _check_reading(self, waited: int) -> None:
+        if self.transport.get_write_buffer_size() >= waited:
+            self.transport.abort()
+        else:
+            self._watch_reading()
+
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
         if self._refused:
             return
+        if self._crowd is not None:
+            self._crowd.work(self)
         if self._in_head:
             # Counted here as well as by header: the parser hands a header on only when it is whole.
             # A chunk that ends a head may hold much of its body, so only the chunks before it count.
@@ -127,6 +207,7 @@ class Connection(HttpToolsProtocol):
             "content-type: application/json",
             f"content-length: {len(body)}",
             "connection: close",
+            *(f"{name.lower()}: {value}" for name, value in problem.headers.items()),
         ]
         self.transport.write("\r\n".join(head).encode() + b"\r\n\r\n" + body)
         # Closed at once, with bytes unread, the connection would be reset and the reply lost.

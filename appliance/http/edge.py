@@ -17,6 +17,7 @@ from appliance.errors import ApplianceError, BadRequest
 from appliance.http.auth import Access, Caller, on_socket
 from appliance.http.auth_routes import is_open
 from appliance.http.lifecycle import Lifecycle, loading_error, stopping_error
+from appliance.http.origins import Forbidden, Origins, RawHeaders
 from appliance.http.problems import problem_of
 from appliance.telemetry import Span
 
@@ -27,19 +28,12 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 CONSOLE_PATH = re.compile(r"/(console/.*)?")  # its page tells that the service is loading
 # A client that is refused while it sends gets this long to notice; closing at once would reset the
 # connection, and the reply with it.
 LINGER_S = 1.0
 NOBODY = Caller(frozenset())  # who asks for what is open to all
-
-
-class Forbidden(ApplianceError):
-    """The request comes from where it may not come from."""
-
-    code, status, kind = "forbidden", 403, "invalid_request_error"
 
 
 class Edge:
@@ -49,12 +43,14 @@ class Edge:
         app: what it guards.
         lifecycle: refuses requests while the service loads and while it stops.
         access: tells who asks.
+        origins: web pages that may.
     """
 
-    def __init__(self, app: App, lifecycle: Lifecycle, access: Access) -> None:
+    def __init__(self, app: App, lifecycle: Lifecycle, access: Access, origins: Origins) -> None:
         self._app = app
         self._lifecycle = lifecycle
         self._access = access
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -63,7 +59,7 @@ class Edge:
         if not SANE_ID.fullmatch(request_id):
             request_id = uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        exchange = _Exchange(headers, request_id, receive, send)
+        exchange = _Exchange(headers, request_id, self._origins.headers(headers.all("origin")), receive, send)
         whole = Span(
             "http.request",
             {"http.request.method": scope["method"], "url.path": scope["path"], "request.id": request_id},
@@ -80,7 +76,13 @@ class Edge:
     async def _guarded(self, scope: Scope, headers: _Headers, exchange: _Exchange) -> None:
         try:
             check_host(scope, headers.all("host"), any_name=self._access.needs_key(scope))
-            check_origin(scope["method"], headers.all("origin"), headers.one("host"))
+            origins = headers.all("origin")
+            self._origins.check(scope["method"], origins, headers.one("host"))
+            asked = headers.one("access-control-request-method")
+            granted = self._origins.preflight(scope["method"], origins, asked)
+            if granted is not None:
+                await exchange.reply(204, granted)
+                return
             if scope["path"] not in HEALTH_PATHS:
                 if self._lifecycle.stopping:
                     raise stopping_error()
@@ -109,10 +111,14 @@ class Edge:
 class _Exchange:
     """The two channels of one request, watched."""
 
-    def __init__(self, headers: _Headers, request_id: str, receive: Receive, send: Send) -> None:
+    def __init__(self, headers: _Headers, request_id: str, allowing: RawHeaders, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
-        self._added = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
+        self._added = [
+            (b"x-request-id", request_id.encode()),
+            (b"x-content-type-options", b"nosniff"),
+            *allowing,
+        ]
         # Until the body is asked for, only the headers tell whether there is one.
         length = headers.one("content-length") or "0"
         self._unread = length != "0" or bool(headers.one("transfer-encoding"))
@@ -146,7 +152,11 @@ class _Exchange:
         body = problem.body()
         headers = {"content-type": "application/json", "content-length": str(len(body)), **problem.headers}
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        await self.send({"type": "http.response.start", "status": problem.status, "headers": raw})
+        await self.reply(problem.status, raw, body)
+
+    async def reply(self, status: int, headers: RawHeaders, body: bytes = b"") -> None:
+        """Reply at once."""
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})
 
 
@@ -187,18 +197,6 @@ def check_host(scope: Scope, hosts: list[str], *, any_name: bool = False) -> Non
             "The Host header names another host than this one.",
             remedy="Use http://127.0.0.1 or http://localhost with the service's port.",
         )
-
-
-def check_origin(method: str, origins: list[str], host: str) -> None:
-    """Refuse a request that changes something and that a page of another origin makes.
-
-    Raises:
-        Forbidden: `Origin` is there (browsers alone send it), and not the service's own.
-    """
-    if method in SAFE_METHODS or not origins:
-        return
-    if any(origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()) for origin in origins):
-        raise Forbidden("Pages of other origins may not use this service.", remedy="Call it from a program instead.")
 
 
 def _host_name(host: str) -> str:

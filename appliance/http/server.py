@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import resource
 import signal
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from types import TracebackType
@@ -25,6 +29,8 @@ from appliance.config import Settings
 from appliance.errors import BadSetting
 from appliance.http.address import BACKLOG, UnixListener, bind_port, is_exposed, socket_path
 from appliance.http.connection import Connection
+from appliance.http.crowd import Crowd
+from appliance.http.tls import server_context
 from appliance.store.db import STORE_FILE
 from appliance.store.keys import any_active
 
@@ -33,6 +39,8 @@ if TYPE_CHECKING:
 
 CUT_MARGIN_S = 1.5
 KEEP_ALIVE_S = 75.0
+HANDSHAKE_PATIENCE_S = 10.0
+OTHER_FILES = 512  # that the process has open beside its connections, at most
 
 _log = logging.getLogger(__name__)
 
@@ -47,9 +55,13 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         self._grace_s = settings.server.shutdown_grace_s
+        self._most = settings.server.max_connections
+        _allow_files(self._most + OTHER_FILES)
+        self._tls = server_context(settings.server.tls_certificate, settings.server.tls_key)
+        mode = int(settings.server.socket_mode, 8)
         with contextlib.ExitStack() as closing:
             self._port = closing.enter_context(bind_port(settings.server.host, settings.server.port))
-            self._unix = closing.enter_context(contextlib.closing(UnixListener(socket_path(settings))))
+            self._unix = closing.enter_context(contextlib.closing(UnixListener(socket_path(settings), mode)))
             self._exposed = is_exposed(self._port)
             if self._exposed and not any_active(settings.data_path / STORE_FILE):
                 raise BadSetting(
@@ -60,7 +72,8 @@ class Server:
                 )
             self._closing = closing.pop_all()
         host, port = self._port.getsockname()[:2]
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if self._tls is None else "https"
+        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
         self.socket = self._unix.path
         self._app: Application | None = None
         self._uvicorn: _Uvicorn | None = None
@@ -87,7 +100,6 @@ class Server:
         """Serve until `stop` is called, or SIGTERM or SIGINT comes; returns when all requests have ended."""
         config = uvicorn.Config(
             app,
-            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -102,10 +114,12 @@ class Server:
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         app.access.exposed = self._exposed
         self._app = app
-        self._uvicorn = _Uvicorn(config)
+        self._uvicorn = _Uvicorn(config, self._tls, Crowd(self._most))
         if self._stop_asked:
             self.stop()
         _log.info("listening on %s and %s", self.url, self.socket)
+        if self._exposed and self._tls is None:
+            _log.warning("without TLS, whoever is on the way reads keys and documents: see server.tls_certificate")
         with self._signals():
             await self._uvicorn.serve(sockets=[self._port, self._unix.socket])
         # Those that uvicorn cancelled close their answers now; it does not wait for them.
@@ -137,7 +151,44 @@ class Server:
                 loop.remove_signal_handler(number)
 
 
+def _allow_files(count: int) -> None:
+    """Have the system let this process open that many files, as far as it may be raised."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        _log.warning("only %d files may be open, not %d: see server.max_connections and LimitNOFILE", hard, count)
+        count = hard
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
 class _Uvicorn(uvicorn.Server):
+    """uvicorn's server on sockets of two kinds: the network's, with TLS and a bound, and unix sockets, without."""
+
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None, crowd: Crowd) -> None:
+        super().__init__(config)
+        self._tls = tls
+        self._crowd = crowd
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept on all of them from now on."""
+        loop = asyncio.get_running_loop()
+        self.servers = []
+        for listener in sockets or ():
+            local = listener.family == socket.AF_UNIX
+            self.servers.append(
+                await loop.create_server(
+                    functools.partial(self._connection, None if local else self._crowd),
+                    sock=listener,
+                    backlog=BACKLOG,
+                    ssl=None if local else self._tls,
+                    ssl_handshake_timeout=None if local or self._tls is None else HANDSHAKE_PATIENCE_S,
+                )
+            )
+        self.started = True
+
+    def _connection(self, crowd: Crowd | None) -> Connection:
+        return Connection(crowd, config=self.config, server_state=self.server_state, app_state={})
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Ours, above: uvicorn's would raise the signal again at the end and kill the process uncleanly."""

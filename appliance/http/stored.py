@@ -121,3 +121,5 @@ def _json(text: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise BadRequest(f"attributes is no JSON: {error}.", param="attributes") from error
+    except RecursionError as error:
+        raise BadRequest("attributes is nested too deeply.", param="attributes") from error

@@ -36,7 +36,8 @@ def test_every_setting_has_a_variable_and_a_flag() -> None:
     printed = tomllib.loads(config.to_toml(defaults))
     for name in config.setting_names():
         table, _, leaf = name.rpartition(".")
-        text = str((printed[table] if table else printed)[leaf])
+        value = (printed[table] if table else printed)[leaf]
+        text = ",".join(value) if isinstance(value, list) else str(value)
         by_variable = config.load(environ={**BARE, config.variable_of(name): text})
         assert by_variable == defaults == config.load(environ=BARE, flags={name: text})
 
@@ -105,3 +106,23 @@ def test_no_number_goes_beyond_what_the_machine_can_take() -> None:
         for text in wrong:
             with pytest.raises(BadSetting, match=name.split(".")[1]):
                 config.load(environ={**BARE, config.variable_of(name): text})
+
+
+def test_a_list_comes_from_the_file_or_with_commas_from_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[server]\ncors_origins = ["https://a.example", "http://b.example:8000"]\n')
+    from_file = config.load(file, environ={})
+    text = "https://a.example, http://b.example:8000,"
+    assert from_file == config.load(environ={"APPLIANCE_SERVER_CORS_ORIGINS": text})
+    assert from_file == config.load(environ={}, flags={"server.cors_origins": text})
+    file.write_text(config.to_toml(from_file))
+    assert config.load(file, environ={}) == from_file
+    for wrong in ("*", "null", "https://a.example/", "https://*.example", "a.example"):
+        with pytest.raises(BadSetting, match="cors_origins"):
+            config.load(environ={}, flags={"server.cors_origins": wrong})
+
+
+@pytest.mark.parametrize("mode", ["0", "999", "rw", "06600", ""])
+def test_a_mode_that_is_none(mode: str) -> None:
+    with pytest.raises(BadSetting, match="socket_mode"):
+        config.load(environ={}, flags={"server.socket_mode": mode})

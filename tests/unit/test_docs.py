@@ -12,6 +12,7 @@ import pytest
 from appliance import config
 from appliance.cli.root import COMMANDS, HIDDEN, root
 from appliance.http.app import create_app
+from tests.unit.http.backend import ScriptedBackend
 
 PROJECT = Path(__file__).parents[2]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
@@ -60,7 +61,7 @@ def test_every_setting_and_variable_in_the_readme_exists() -> None:
 
 
 def test_every_route_is_in_the_readme_and_the_other_way_round() -> None:
-    app = create_app(None)  # type: ignore[arg-type]  # routes alone; no request is made
+    app = create_app(ScriptedBackend())  # routes alone; no request is made
     served = {
         (method, re.sub(r"\{[^}]*\}", "X", route.path).rstrip("/") or "/")
         for route in app.routes

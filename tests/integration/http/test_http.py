@@ -229,6 +229,41 @@ async def test_heads_without_end(data_dir: Path, monkeypatch: pytest.MonkeyPatch
             assert (await http.get("/healthz", headers={f"x-{n}": "y" for n in range(80)})).status_code == 200
 
 
+async def test_a_trickling_head_is_given_up(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_PATIENCE_S", 0.3)
+    async with serving(scripted(data_dir)) as server:
+        reader, writer = await connect(server)
+
+        async def trickle() -> None:
+            for byte in b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" * 5:
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.02)
+
+        trickling = asyncio.create_task(trickle())
+        async with asyncio.timeout(10):
+            refusal(await reader.read(), 408, "request_timeout")
+        trickling.cancel()
+        writer.close()
+
+
+async def test_a_listed_page_asks_and_sees_its_errors_too(data_dir: Path) -> None:
+    page = {"Origin": "https://intranet.example"}
+    backend = scripted(data_dir, cors_origins=["https://intranet.example"])
+    async with serving(backend) as server, client(server) as http:
+        asking = {**page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+        preflight = await http.options("/v1/ask", headers=asking)
+        assert (preflight.status_code, preflight.content) == (204, b"")
+        assert preflight.headers["access-control-allow-origin"] == page["Origin"]
+        assert "POST" in preflight.headers["access-control-allow-methods"]
+        for sent, status in ((ASK, 200), ({}, 400)):
+            reply = await http.post("/v1/ask", json=sent, headers=page)
+            assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (status, page["Origin"])
+        other = {**asking, "Origin": "https://evil.example"}
+        assert "access-control-allow-origin" not in (await http.options("/v1/ask", headers=other)).headers
+        assert (await http.post("/v1/ask", json=ASK, headers={"Origin": "https://evil.example"})).status_code == 403
+    assert len(backend.asked) == 1
+
+
 async def test_a_kept_connection_may_be_idle_longer_than_a_head_may_take(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import stat
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from appliance.config import ServerSettings, Settings
 from appliance.errors import BadSetting, DataDirBusy
-from appliance.http.address import CannotListen, UnixListener, answers, bind_port, is_exposed, socket_path
+from appliance.http.address import CannotListen, UnixListener, answers, bind_port, is_exposed, require_own, socket_path
 
 
 @pytest.fixture
@@ -64,6 +65,47 @@ def test_the_socket_is_its_users_alone_and_goes_with_its_listener(short: Path) -
     listener.close()
     assert not path.exists()
     assert not answers(path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+def test_the_socket_has_the_mode_that_is_set_whatever_the_umask(short: Path, mode: int) -> None:
+    before = os.umask(0o077)
+    try:
+        with contextlib.closing(UnixListener(short / "a.sock", mode)):
+            assert stat.S_IMODE((short / "a.sock").stat().st_mode) == mode
+    finally:
+        os.umask(before)
+
+
+def test_a_socket_that_anyone_could_replace_is_not_made(short: Path) -> None:
+    folder = short / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(CannotListen, match="Anyone may replace"):
+        UnixListener(folder / "a.sock")
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o1777)  # as /tmp: others make files there, and replace their own alone
+    with contextlib.closing(UnixListener(folder / "a.sock")):
+        assert answers(folder / "a.sock")
+
+
+def test_a_socket_of_somebody_else_is_not_talked_to_where_anyone_makes_files(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = short / "open"
+    folder.mkdir()
+    path = folder / "a.sock"
+    with contextlib.closing(UnixListener(path)):
+        me = os.getuid()
+        made_by = path.stat().st_uid
+        monkeypatch.setattr("os.getuid", lambda: me + 1)
+        require_own(path)  # a service of another user, in a folder that is that user's
+        folder.chmod(0o1777)
+        if made_by == 0:
+            require_own(path)
+            return  # root's is nobody's trap
+        with pytest.raises(CannotListen, match="another user"):
+            require_own(path)
 
 
 def test_a_stale_socket_is_replaced_and_a_live_one_is_not(short: Path) -> None:

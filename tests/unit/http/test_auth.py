@@ -97,7 +97,7 @@ async def test_without_a_good_key_nothing_is_done(
         (f"Bearer apl_{'0' * 16}_{'x' * 43}", "not known"),
         ("Bearer \u00e9", "not known"),
     ):
-        headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+        headers = [] if header is None else [(b"Authorization", header.encode("latin-1"))]
         unauthorized(await client.post("/v1/ask", json=ASK, headers=headers), says)
     assert backend.asked == []
     with pytest.raises(BadRequest, match="more than one"):
