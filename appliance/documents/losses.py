@@ -30,6 +30,8 @@ KINDS = {
     "record_unreadable": "a record that is not valid JSON; it is read as plain text",
     "rows_guessed": "rows of a table that do not fit its form; nothing of them is left out",
     "running_header_removed": "headers and footers that repeat from page to page",
+    "text_doubtful": "a page whose text was recognised with little confidence",
+    "text_recognised": "pages that are images and were read by text recognition, which makes mistakes",
     "table_flattened": "a table inside a table, or one that lays out a page",
 }
 _MOST = 50  # of one kind; the rest is counted

@@ -26,6 +26,8 @@ class Limits(msgspec.Struct, frozen=True):
     memory_bytes: int  # address space of the worker
     cpu_s: float
     output_bytes: int  # of the reply
+    ocr_pages: int = 0  # images whose text is recognised; 0: none
+    ocr_page_s: float = 0.0  # for each of them, besides
 
 
 class ParseRequest(msgspec.Struct, frozen=True):
@@ -37,11 +39,12 @@ class ParseRequest(msgspec.Struct, frozen=True):
 
 
 class ParseReply(msgspec.Struct, frozen=True):
-    """What came of it: either is set."""
+    """What came of it: one is set."""
 
     parsed: Parsed | None = None
     failure: str | None = None
     read_ms: float = 0.0  # by the worker's own clock
+    more_time: bool = False  # nothing yet: the text of an image is recognised next, which takes `ocr_page_s` more
 
 
 def too_much_text(most_bytes: int) -> str:

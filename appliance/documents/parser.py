@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from typing import IO
+import time
+from typing import IO, Any
 
 from appliance.config import DocumentSettings
 from appliance.documents.messages import Limits, ParseReply, ParseRequest, TooLong, receive, send, too_much_text
@@ -51,19 +52,17 @@ class Parser:
         self._served += 1
         settings = self._settings
         most = settings.max_text_bytes
-        request = ParseRequest(name, data, Limits(settings.parse_memory_bytes, settings.parse_timeout_s, most))
-        late = threading.Event()
-
-        def end_it() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(settings.parse_timeout_s, end_it)
-        timer.daemon = True
-        timer.start()
+        pages = settings.ocr_pages if settings.ocr == "auto" else 0
+        page_s = settings.ocr_page_timeout_s
+        limits = Limits(settings.parse_memory_bytes, settings.parse_timeout_s, most, pages, page_s)
+        clock = _Clock(process, settings.parse_timeout_s)
         reply: ParseReply | None = None
         try:
-            reply = _exchange(process, request, most + _ENVELOPE_BYTES)
+            reply = _exchange(process, ParseRequest(name, data, limits), most + _ENVELOPE_BYTES)
+            while reply is not None and reply.more_time and pages > 0:
+                pages -= 1
+                clock.add(page_s)
+                reply = _next(process, most + _ENVELOPE_BYTES)
         except TooLong:
             self._kill()
             raise UnreadableDocument(too_much_text(most)) from None
@@ -73,16 +72,15 @@ class Parser:
                 f"The program that reads it gave an answer that makes no sense: {error}."
             ) from None
         finally:
-            timer.cancel()
-            # It may be under way: the kill must not hit the worker while that reads the next document.
-            timer.join()
+            late = clock.stop()
         if reply is None:
-            raise UnreadableDocument(self._obituary(process, late.is_set()))
-        if late.is_set():
-            self.close()
+            raise UnreadableDocument(self._obituary(process, late))
+        if late or reply.more_time:
+            self._kill()
         if reply.parsed is None:
             raise UnreadableDocument(reply.failure or "It could not be read.")
-        past("parse.worker", reply.read_ms, **{"process.pid": process.pid})
+        attributes: dict[str, Any] = {"process.pid": process.pid}
+        past("parse.worker", reply.read_ms, **attributes)
         return reply.parsed
 
     def interrupt(self) -> None:
@@ -134,11 +132,50 @@ class Parser:
         return f"The program that reads it ended with code {code}. {last_words}".strip()
 
 
+class _Clock:
+    """Kills a process when its time is over. For the thread that waits for the process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+        self._process = process
+        self._late = threading.Event()
+        self._deadline = time.monotonic() + seconds
+        self._start()
+
+    def add(self, seconds: float) -> None:
+        """Give it more time."""
+        if not self.stop():
+            self._deadline += seconds
+            self._start()
+
+    def stop(self) -> bool:
+        """End the count; whether the process was killed."""
+        self._timer.cancel()
+        # It may be under way: the kill must not hit the worker while that reads the next document.
+        self._timer.join()
+        return self._late.is_set()
+
+    def _start(self) -> None:
+        self._timer = threading.Timer(max(self._deadline - time.monotonic(), 0), self._end_it)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _end_it(self) -> None:
+        self._late.set()
+        self._process.kill()
+
+
 def _exchange(process: subprocess.Popen[bytes], request: ParseRequest, most_bytes: int) -> ParseReply | None:
     assert process.stdin is not None  # noqa: S101 - pipes were asked for
-    assert process.stdout is not None  # noqa: S101
     try:
         send(process.stdin, request)
+    except OSError:
+        return None
+    return _next(process, most_bytes)
+
+
+def _next(process: subprocess.Popen[bytes], most_bytes: int) -> ParseReply | None:
+    assert process.stdout is not None  # noqa: S101
+    try:
         return receive(process.stdout, ParseReply, most_bytes)
     except OSError:
         return None

@@ -14,8 +14,11 @@ from typing import Literal
 
 import msgspec
 
-from appliance.documents.formats.detect import why_not
+from appliance.documents.formats.detect import by_name, why_not
+from appliance.documents.ocr_tesseract import NOT_INSTALLED, installed
 from appliance.errors import TooLarge, UnreadableDocument
+
+_PAGE_BYTES = 32 << 10  # an image of less is an icon or a drawing: the scan of a page has more
 
 
 class FoundFile(msgspec.Struct, frozen=True):
@@ -87,10 +90,19 @@ def _find(
         yield from _find_in_folder(path, (status.st_dev, status.st_ino), seen, above, named=named)
     elif not stat.S_ISREG(status.st_mode):
         yield _found(path, f"It is {_kind(status.st_mode)}, not a file.", "failed" if named else "skipped")
-    elif reason := why_not(path):
+    elif reason := why_not(path) or ("" if named else _why_passed_over(path, status.st_size)):
         yield _found(path, reason, "failed" if named else "skipped")
     else:
         yield _found(path, "", "")
+
+
+def _why_passed_over(path: str, size_bytes: int) -> str:
+    """Why an image of a folder is not read, unless it is named outright."""
+    if by_name(path) != "image":
+        return ""
+    if not installed():
+        return f"It is an image. {NOT_INSTALLED}"
+    return "It is a small image; named by itself it is read." if size_bytes < _PAGE_BYTES else ""
 
 
 def _find_in_folder(

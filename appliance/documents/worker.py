@@ -18,6 +18,8 @@ import msgspec
 from appliance.documents.formats import parse
 from appliance.documents.isolation import forbid_network
 from appliance.documents.messages import Limits, ParseReply, ParseRequest, receive, send, too_much_text
+from appliance.documents.ocr import NoOcr, Ocr
+from appliance.documents.ocr_tesseract import OFF, Tesseract
 from appliance.errors import UnreadableDocument
 
 _PARENT_TURN_S = 0.5
@@ -72,10 +74,20 @@ def _apply(limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
 
 
+def _ocr(output: BinaryIO, limits: Limits) -> Ocr:
+    def before_page() -> None:
+        # It costs this process time as well: the page has to be drawn.
+        soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (soft + max(1, int(limits.ocr_page_s)), hard))
+        send(output, ParseReply(more_time=True))
+
+    return Tesseract(limits.ocr_pages, limits.ocr_page_s, before_page) if limits.ocr_pages else NoOcr(OFF)
+
+
 def _answer(output: BinaryIO, request: ParseRequest) -> None:
     began = time.perf_counter()
     try:
-        reply = ParseReply(parsed=parse(request.name, request.data))
+        reply = ParseReply(parsed=parse(request.name, request.data, _ocr(output, request.limits)))
         reply = msgspec.structs.replace(reply, read_ms=(time.perf_counter() - began) * 1000)
         size = len(msgspec.msgpack.encode(reply))
         if size > request.limits.output_bytes:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,7 +22,9 @@ from appliance.errors import UnreadableDocument
 HOSTILE = """
 import asyncio, ctypes, os, socket, struct, subprocess, sys, time, urllib.request
 import appliance.documents.worker as worker
+from appliance.documents.messages import ParseReply, send
 from appliance.documents.model import Block, Parsed
+from appliance.documents.ocr import Picture
 
 def native():
     libc = ctypes.CDLL(None, use_errno=True)
@@ -35,7 +40,7 @@ def io_uring():
     made = libc.syscall(425, 8, ctypes.create_string_buffer(256))
     return "made" if made >= 0 else os.strerror(ctypes.get_errno())
 
-def parse(name, data):
+def parse(name, data, ocr):
     address = ("127.0.0.1", int(data or b"0"))
     said = "read"
     if name == "connect": socket.create_connection(address)
@@ -54,9 +59,13 @@ def parse(name, data):
         for _ in range(64): os.write(2, b"x" * (1 << 20))
     if name == "spin":
         while True: pass
+    if name == "scan": said = ocr.read(lambda: Picture(8, 8, bytes(64))).paragraphs[0]
+    if name == "endless":
+        while True: send(output_stream, ParseReply(more_time=True))
     return Parsed("t", "text/plain", (Block("paragraph", said),))
 
 output = os.dup(1)
+output_stream = os.fdopen(os.dup(1), "wb")
 worker.parse = parse
 worker.main()
 """
@@ -153,3 +162,91 @@ def test_the_real_worker_reads_under_all_of_it() -> None:
         assert parser.parse("a.txt", "扭矩 25 Nm".encode("gb18030")).blocks[0].text == "扭矩 25 Nm"
     finally:
         parser.close()
+
+
+# -- recognition of text runs below the worker, and within its limits -----------------------------------------------
+
+IN_ITS_PLACE = """#!/bin/sh
+[ "$1" = --list-langs ] && { echo; echo eng; exit; }
+echo $$ > "%(folder)s/process"
+%(script)s
+"""
+
+
+@pytest.fixture
+def tesseract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Puts a script in tesseract's place; its process is written to the file."""
+
+    def put(script: str) -> Path:
+        program = tmp_path / "tesseract"
+        program.write_text(IN_ITS_PLACE % {"folder": tmp_path, "script": script})
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        return tmp_path / "process"
+
+    return put
+
+
+HEAD = "cat > /dev/null; printf 'block_num\\tpar_num\\tline_num\\tconf\\ttext\\n1\\t1\\t1\\t95\\t%s\\n' "
+
+
+def ends(process: int) -> bool:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_page_gets_time_of_its_own(tesseract: Callable[[str], Path]) -> None:
+    tesseract("sleep 2; " + HEAD + "words")
+    parser = Parser(DocumentSettings(parse_timeout_s=60, ocr_page_timeout_s=30), [sys.executable, "-c", HOSTILE])
+    assert parser.parse("good", b"").blocks[0].text == "read"
+    parser._settings = DocumentSettings(parse_timeout_s=1, ocr_page_timeout_s=30)
+    assert parser.parse("scan", b"").blocks[0].text == "words"
+    parser.close()
+
+
+def test_it_gets_no_network(tesseract: Callable[[str], Path]) -> None:
+    code = "import ctypes; print(ctypes.CDLL(None).socket(2, 1, 0))"
+    tesseract(HEAD + f"\"$({sys.executable} -c '{code}')\"")
+    parser = Parser(DocumentSettings(), [sys.executable, "-c", HOSTILE])
+    assert parser.parse("scan", b"0").blocks[0].text == "-1"
+    parser.close()
+
+
+def test_it_ends_with_the_worker(tesseract: Callable[[str], Path]) -> None:
+    file = tesseract("exec sleep 600")
+    parser = Parser(DocumentSettings(), [sys.executable, "-c", HOSTILE])
+    reason: list[str] = []
+
+    def read() -> None:
+        with pytest.raises(UnreadableDocument) as caught:
+            parser.parse("scan", b"")
+        reason.append(caught.value.message)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    while not file.exists() or not file.read_text().strip():
+        time.sleep(0.02)
+    process = int(file.read_text())
+    parser.interrupt()
+    thread.join()
+    assert reason == ["The program that reads it crashed (SIGKILL)."] and ends(process)
+
+
+def test_a_worker_gets_no_more_time_than_pages_may_take() -> None:
+    parser = Parser(DocumentSettings(ocr_pages=3), [sys.executable, "-c", HOSTILE])
+    with pytest.raises(UnreadableDocument, match="It could not be read"):
+        parser.parse("endless", b"")
+    assert parser.parse("good", b"").blocks[0].text == "read"
+    parser.close()
+
+
+def test_recognition_can_be_off(tesseract: Callable[[str], Path]) -> None:
+    tesseract(HEAD + "words")
+    parser = Parser(DocumentSettings(ocr="off"), [sys.executable, "-c", HOSTILE])
+    with pytest.raises(UnreadableDocument, match=r"documents\.ocr is off"):
+        parser.parse("scan", b"")
+    parser.close()

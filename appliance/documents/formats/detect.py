@@ -14,7 +14,7 @@ from appliance.errors import UnreadableDocument
 
 SUPPORTED = (
     "PDF, DOCX, PPTX, spreadsheets (XLSX, XLS, XLSB, ODS, CSV), HTML, EPUB, mail (EML, MSG), Markdown, "
-    "reStructuredText, AsciiDoc, JSON, XML, source code and plain text"
+    "reStructuredText, AsciiDoc, JSON, XML, source code, plain text, and with tesseract images (PNG, JPEG, TIFF)"
 )
 _EXTENSIONS = {
     "pdf": "pdf",
@@ -22,6 +22,7 @@ _EXTENSIONS = {
     "pptx": "pptx",
     "sheets": "xlsx xlsm xlsb xls ods",
     "csv": "csv tsv tab",
+    "image": "png jpg jpeg tif tiff",
     "html": "html htm xhtml",
     "epub": "epub",
     "eml": "eml",
@@ -70,6 +71,7 @@ _MIMETYPES = {b"application/vnd.oasis.opendocument.spreadsheet": "sheets", b"app
 _MIMETYPE_MOST_BYTES = 200
 _BEGIN_BYTES = 1024
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_IMAGES = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"II*\x00", b"MM\x00*")
 _MAGIC = (
     (b"\x89PNG", "a PNG image"),
     (b"\x7fELF", "a program"),
@@ -112,6 +114,8 @@ def by_content(module: str, data: bytes) -> str:
     """
     if b"%PDF-" in data[:1024] and not (module in _TEXTUAL and data.find(b"%PDF-")):
         return "pdf"
+    if data.startswith(_IMAGES) and module not in _TEXTUAL:
+        return "image"
     if data.startswith(OLE):
         if module == "msg" or "__properties_version1.0".encode("utf-16-le") in data:
             return "msg"  # a message of Outlook; what is attached to it may be anything

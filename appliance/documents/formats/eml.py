@@ -14,6 +14,7 @@ from typing import Any
 from appliance.documents.decode import decode, decode_labelled
 from appliance.documents.formats.mail import FIELDS, Attachment, Body, Message, Reading, Text
 from appliance.documents.model import Parsed, clean, one_line
+from appliance.documents.ocr import NoOcr, Ocr
 from appliance.errors import UnreadableDocument
 from appliance.store.records import Loss
 
@@ -27,7 +28,7 @@ _SEALED = {
 _SEALED["application/x-pkcs7-mime"] = _SEALED["application/pkcs7-mime"]
 
 
-def parse(data: bytes, stem: str) -> Parsed:
+def parse(data: bytes, stem: str, ocr: Ocr = NoOcr()) -> Parsed:  # noqa: B008 - has no state
     """Read a message; the title is its subject, each attachment a section.
 
     Raises:
@@ -39,7 +40,7 @@ def parse(data: bytes, stem: str) -> Parsed:
             raise UnreadableDocument("It is not an email: it has none of the lines that one begins with.")
         if reason := _SEALED.get(part.get_content_type()):
             raise UnreadableDocument(reason)
-        message, reading = _message(part), Reading()
+        message, reading = _message(part), Reading(ocr)
         blocks = reading.blocks(message)
     except RecursionError as error:
         raise UnreadableDocument("It is nested too deeply.") from error

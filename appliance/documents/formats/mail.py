@@ -18,6 +18,7 @@ from appliance.documents.formats.html import blocks_of, text_of
 from appliance.documents.formats.text import paragraphs
 from appliance.documents.losses import image_skipped, inside
 from appliance.documents.model import Block, clean, one_line
+from appliance.documents.ocr import Ocr
 from appliance.errors import UnreadableDocument
 from appliance.store.records import Loss
 
@@ -79,7 +80,9 @@ class Message(msgspec.Struct):
 class Reading:
     """Turns a message into blocks, and gathers what it lost. The first body's encoding is the document's."""
 
-    def __init__(self) -> None:
+    def __init__(self, ocr: Ocr) -> None:
+        """`ocr` reads the scanned pages of attachments."""
+        self._ocr = ocr
         self.losses: list[Loss] = []
         self.encoding: str | None = None
 
@@ -109,7 +112,7 @@ class Reading:
             self.losses.append(Loss("attachment_unread", f"{name}: files of this kind are not read"))
             return []
         try:
-            parsed = parse(typed, part.data)
+            parsed = parse(typed, part.data, self._ocr)
         except UnreadableDocument as error:
             self.losses.append(Loss("attachment_unread", f"{name}: {error.message}"))
             return []

@@ -18,6 +18,7 @@ from appliance.documents.decode import decode_labelled
 from appliance.documents.formats.eml import head_of
 from appliance.documents.formats.mail import Attachment, Body, Message, Reading, Text
 from appliance.documents.model import Parsed, one_line
+from appliance.documents.ocr import NoOcr, Ocr
 from appliance.errors import UnreadableDocument
 from appliance.store.records import Loss
 
@@ -42,7 +43,7 @@ _DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, struct.
 Path = tuple[str, ...]
 
 
-def parse(data: bytes, stem: str) -> Parsed:
+def parse(data: bytes, stem: str, ocr: Ocr = NoOcr()) -> Parsed:  # noqa: B008 - has no state
     """Read a message; the title is its subject, each attachment a section.
 
     Raises:
@@ -55,7 +56,7 @@ def parse(data: bytes, stem: str) -> Parsed:
             message = _Folder(_File(file, len(data)), ()).message("message")
     except _DAMAGED as error:
         raise UnreadableDocument(f"It is damaged: {one_line(str(error))}.") from error
-    reading = Reading()
+    reading = Reading(ocr)
     blocks = reading.blocks(message)
     return Parsed(
         message.title or stem, MEDIA_TYPE, tuple(blocks), encoding=reading.encoding, losses=tuple(reading.losses)

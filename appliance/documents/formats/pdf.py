@@ -26,6 +26,7 @@ from appliance.documents.formats.pdf_layout import (
 from appliance.documents.formats.pdf_page import Page, Word
 from appliance.documents.formats.pdf_tables import aligned_tables, ruled_tables
 from appliance.documents.model import REPLACEMENT, Block, Parsed, clean, one_line
+from appliance.documents.ocr import NoOcr, Ocr, Reading
 from appliance.errors import UnreadableDocument
 from appliance.store.records import Loss
 
@@ -34,9 +35,11 @@ if TYPE_CHECKING:
 
 _NO_PAGES = re.compile(rb"/Count\s+0\b")
 _PAGES_MOST = 20_000
+_STAMP_LETTERS = 80  # a page number or an archive's stamp on a scan; a page with more has its text
+_SCAN_SHARE = 0.5  # of the page, that its images cover when they are the page
 
 
-def parse(data: bytes, stem: str) -> Parsed:
+def parse(data: bytes, stem: str, ocr: Ocr = NoOcr()) -> Parsed:  # noqa: B008 - has no state
     """Read a PDF.
 
     Raises:
@@ -50,9 +53,12 @@ def parse(data: bytes, stem: str) -> Parsed:
         if count > _PAGES_MOST:
             raise UnreadableDocument(f"It has {count} pages; at most {_PAGES_MOST} are read.")
         losses: list[Loss] = []
-        layouts = [_read_page(document, index, losses) for index in range(count)]
-        if not any(layout.items for layout in layouts):
-            raise UnreadableDocument("None of its pages holds text; it may be a scan.")
+        scans: dict[int, list[Block]] = {}  # by the number of the page
+        reading = Reading(ocr)
+        layouts = [_read_page(document, index, losses, scans, reading) for index in range(count)]
+        if not any(layout.items for layout in layouts) and not any(scans.values()):
+            raise UnreadableDocument(f"None of its pages holds text; it may be a scan. {reading.hint}".strip())
+        losses += [*reading.losses, *reading.summary()]
         losses += [
             Loss("running_header_removed", f"{text!r} on {pages} pages")
             for text, pages in drop_running_lines(layouts).items()
@@ -62,7 +68,7 @@ def parse(data: bytes, stem: str) -> Parsed:
             for number in drop_contents_lists(layouts)
         ]
         typography = Typography(layouts, _outline(document))
-        blocks = joined_over_pages([blocks_of(layout, typography) for layout in layouts])
+        blocks = joined_over_pages([scans.get(own.number) or blocks_of(own, typography) for own in layouts])
         cleaned = [_cleaned(block, losses) for block in blocks]
         title = _title(document)
     finally:
@@ -88,7 +94,9 @@ def _open(data: bytes) -> PdfDocument:
         raise UnreadableDocument(reason) from error
 
 
-def _read_page(document: PdfDocument, index: int, losses: list[Loss]) -> PageLayout:
+def _read_page(
+    document: PdfDocument, index: int, losses: list[Loss], scans: dict[int, list[Block]], reading: Reading
+) -> PageLayout:
     import pypdfium2 as pdfium
 
     number = index + 1
@@ -100,11 +108,12 @@ def _read_page(document: PdfDocument, index: int, losses: list[Loss]) -> PageLay
     try:
         words = page.words()
         layout = PageLayout(number, page.width, page.height)
-        if words:
+        stamp = sum(len(word.text) for word in words) < _STAMP_LETTERS
+        if (stamp and page.image_share() > _SCAN_SHARE) or (not words and page.shows_anything()):
+            scans[number] = reading.page(page.picture, number)
+        if words and not scans.get(number):
             _arrange(page, words, layout)
-        elif page.images():
-            losses.append(Loss("page_without_text", "the page is an image, such as a scan", number))
-        else:
+        elif not words and number not in scans:
             losses.append(Loss("page_without_text", "the page is empty", number))
         return layout
     finally:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.documents.model import REPLACEMENT
+from appliance.documents.ocr import Picture
 
 # A gap between two characters of a line that is wider than this share of the line's height parts two words
 # that a space would not have parted so far: two cells or two columns.
@@ -18,6 +19,8 @@ WIDE_GAP = 0.9
 _SAME_LINE = 0.35  # of the height: how far the foot of a character may be off
 _PATHS_MOST = 4000  # a page with more is a drawing, not a table
 _RULE_SHORTEST = 5.0  # points
+_POINTS = 72  # to an inch
+_PICTURE_DPI, _PICTURE_PIXELS_MOST = 300, 25_000_000  # an A3 page is less
 # Codes of ligatures in TeX's two font encodings, where a file does not say what they mean.
 _TEX_LIGATURES = {11: "ff", 12: "fi", 14: "ffi", 15: "ffl", 27: "ff", 28: "fi", 29: "fl", 30: "ffi", 31: "ffl"}
 _MONO_NAMES = (b"mono", b"courier", b"typewriter", b"cmtt", b"consol", b"menlo")
@@ -169,9 +172,27 @@ class Page:
                 before = point
         return horizontal, vertical
 
-    def images(self) -> int:
-        """How many images the page shows."""
-        return sum(1 for _ in self._page.get_objects(filter=(self._raw.FPDF_PAGEOBJ_IMAGE,), max_depth=4))
+    def shows_anything(self) -> bool:
+        """Whether there is anything on it: images or lines, such as letters that were drawn."""
+        kinds = (self._raw.FPDF_PAGEOBJ_IMAGE, self._raw.FPDF_PAGEOBJ_PATH, self._raw.FPDF_PAGEOBJ_SHADING)
+        return next(iter(self._page.get_objects(filter=kinds, max_depth=4)), None) is not None
+
+    def image_share(self) -> float:
+        """The share of the page that its images cover, which may be the strips of one."""
+        boxes = (i.get_bounds() for i in self._page.get_objects(filter=(self._raw.FPDF_PAGEOBJ_IMAGE,), max_depth=4))
+        area: float = sum(abs((x1 - x0) * (y1 - y0)) for x0, y0, x1, y1 in boxes)
+        return area / max(self.width * self.height, 1.0)
+
+    def picture(self) -> Picture:
+        """The page as it is shown, in grey."""
+        scale = min(_PICTURE_DPI / _POINTS, math.sqrt(_PICTURE_PIXELS_MOST / max(self.width * self.height, 1.0)))
+        bitmap = self._page.render(scale=scale, grayscale=True)
+        try:
+            stride, rows = bitmap.stride, memoryview(bitmap.buffer)
+            pixels = b"".join(rows[y * stride : y * stride + bitmap.width] for y in range(bitmap.height))
+            return Picture(bitmap.width, bitmap.height, pixels, round(scale * _POINTS))
+        finally:
+            bitmap.close()
 
     def _quarter_turns(self) -> int:
         """Clockwise quarter turns that make most of the text upright.
