@@ -97,12 +97,12 @@ async def _serve(settings: config.Settings, reread: Callable[[], config.Settings
     from appliance.service import Appliance
     from appliance.store.lock import make_data_dir
 
-    notifier = systemd.Notifier()  # before a child is started: it is not for them
+    notifier, given = systemd.Notifier(), systemd.listeners()  # before a child is started: they are not for it
     make_data_dir(settings.data_path)
     appliance = Appliance(settings)
     app = create_app(appliance, loading=True)
     # Bind first: a port in use is told at once, before a model is loaded. Serve then: health is asked meanwhile.
-    with Server.bind(settings) as server:
+    with Server.bind(settings, given) as server:
         serving = asyncio.create_task(server.run(app))
         telling = asyncio.create_task(_tell(notifier, appliance, app.lifecycle, server.socket, reread))
         opening = asyncio.create_task(_open(appliance, app.lifecycle))

@@ -13,6 +13,7 @@ import os
 import socket
 import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from appliance.config import Settings
@@ -84,6 +85,14 @@ def bind_port(host: str, port: int) -> socket.socket:
         raise _cannot_listen(error, address, port) from error
     listener.setblocking(False)
     return listener
+
+
+def given_port(given: Sequence[socket.socket]) -> socket.socket | None:
+    """The TCP socket among those that a service manager opened and gave."""
+    found = next((one for one in given if one.family in (socket.AF_INET, socket.AF_INET6)), None)
+    if found is not None:
+        found.setblocking(False)
+    return found
 
 
 def is_exposed(listener: socket.socket) -> bool:
@@ -173,6 +182,24 @@ class UnixListener:
         with contextlib.suppress(OSError):
             if self.path.lstat().st_ino == self._inode:
                 self.path.unlink()
+
+
+class GivenUnixListener:
+    """A unix socket that a service manager opened and gave; who may connect, and its file, are the manager's matter."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.path = Path(listener.getsockname())
+        self.socket = listener
+        listener.setblocking(False)
+
+    def close(self) -> None:
+        """Stop listening; what comes from now on waits for the next service."""
+        self.socket.close()
+
+
+def given_unix(given: Sequence[socket.socket]) -> GivenUnixListener | None:
+    """The unix socket among those that a service manager opened and gave."""
+    return next((GivenUnixListener(one) for one in given if one.family == socket.AF_UNIX), None)
 
 
 def _anyone_may_replace(folder: Path) -> bool:

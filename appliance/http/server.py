@@ -19,7 +19,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -27,7 +27,15 @@ import uvicorn
 
 from appliance.config import Settings
 from appliance.errors import BadSetting
-from appliance.http.address import BACKLOG, UnixListener, bind_port, is_exposed, socket_path
+from appliance.http.address import (
+    BACKLOG,
+    UnixListener,
+    bind_port,
+    given_port,
+    given_unix,
+    is_exposed,
+    socket_path,
+)
 from appliance.http.connection import Connection
 from appliance.http.crowd import Crowd
 from appliance.http.tls import server_context
@@ -53,42 +61,46 @@ class Server:
         socket: the path of its unix socket.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, given: Sequence[socket.socket] = ()) -> None:
         self._grace_s = settings.server.shutdown_grace_s
         self._most = settings.server.max_connections
         _allow_files(self._most + OTHER_FILES)
         self._tls = server_context(settings.server.tls_certificate, settings.server.tls_key)
         mode = int(settings.server.socket_mode, 8)
         with contextlib.ExitStack() as closing:
-            self._port = closing.enter_context(bind_port(settings.server.host, settings.server.port))
-            self._unix = closing.enter_context(contextlib.closing(UnixListener(socket_path(settings), mode)))
+            for listener in given:
+                closing.callback(listener.close)
+            port = given_port(given) or bind_port(settings.server.host, settings.server.port)
+            self._port = closing.enter_context(port)
+            unix = given_unix(given) or UnixListener(socket_path(settings), mode)
+            self._unix = closing.enter_context(contextlib.closing(unix))
             self._exposed = is_exposed(self._port)
             if self._exposed and not any_active(settings.data_path / STORE_FILE):
                 raise BadSetting(
-                    f"server.host is {settings.server.host!r}, and there is no API key: the service listens beyond "
-                    "this machine only for those who have one.",
+                    f"The address is {self._port.getsockname()[0]}, and there is no API key: the service listens "
+                    "beyond this machine only for those who have one.",
                     remedy="Make one first: appliance keys create --name NAME --scope query",
                     param="server.host",
                 )
             self._closing = closing.pop_all()
-        host, port = self._port.getsockname()[:2]
+        host, number = self._port.getsockname()[:2]
         scheme = "http" if self._tls is None else "https"
-        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        self.url = f"{scheme}://[{host}]:{number}" if ":" in host else f"{scheme}://{host}:{number}"
         self.socket = self._unix.path
         self._app: Application | None = None
         self._uvicorn: _Uvicorn | None = None
         self._stop_asked = False
 
     @classmethod
-    def bind(cls, settings: Settings) -> Self:
-        """Bind both addresses, at once, before anything slow is done.
+    def bind(cls, settings: Settings, given: Sequence[socket.socket] = ()) -> Self:
+        """Bind both addresses, at once, before anything slow is done; not those that a service manager has `given`.
 
         Raises:
             BadSetting: an address beyond loopback while there is no API key, or a socket path that is too long.
             CannotListen: the port is in use.
             DataDirBusy: another service answers on the socket.
         """
-        return cls(settings)
+        return cls(settings, given)
 
     def __enter__(self) -> Self:
         return self

