@@ -41,7 +41,7 @@ from appliance.packs.files import require_intact
 from appliance.retrieval.remembered import RememberedRecall
 from appliance.retrieval.search import Recall
 from appliance.retrieval.types import SearchRequest, SearchResult
-from appliance.store.attributes import Attributes, check_attributes
+from appliance.store.attributes import Attributes
 from appliance.store.db import STORE_FILE, Store
 from appliance.store.keys import ApiKey, CreatedKey, KeyTable, NewKey
 from appliance.store.lock import DataDirLock
@@ -143,7 +143,12 @@ class Appliance:
                 lambda: self._answerer.busy,
             )
             self._ingester = Ingester(
-                self._store, self._embedder, self.settings.documents, self._apply, self._engine.oblivion.incur
+                self._store,
+                self._embedder,
+                self.settings.documents,
+                self._apply,
+                self._engine.oblivion.incur,
+                self._recall.catch_up,
             )
             closing.callback(self._ingester.close)
             self._jobs = JobRunner(
@@ -230,7 +235,7 @@ class Appliance:
         if self._engine is not None and self._engine_started:
             await self._engine.stop(grace_s=2.0)
         await asyncio.gather(*self._changes, return_exceptions=True)  # their callers are told, not this one
-        await asyncio.to_thread(self._write, self._closing.close)
+        await asyncio.to_thread(self._let_go)
 
     # What clients may do. Blocking parts run in threads; their libraries release the interpreter lock.
 
@@ -249,11 +254,16 @@ class Appliance:
                     yield event
 
     def _apply(self, change: Change) -> None:
-        """Make a committed change known to all that was made from the documents before."""
-        self._recall.apply(change)
-        self._versions.changed(change.collection, change.generation)
-        for cache in self._caches.values():
-            cache.forget(change.collection)
+        """Make a committed change known to all that was made from the documents before.
+
+        In this order: what is kept under the new version must be of the new documents.
+        """
+        try:
+            self._recall.apply(change)
+        finally:  # where an index cannot follow now, what was made before is out of date all the same
+            self._versions.changed(change.collection, change.generation)
+            for cache in self._caches.values():
+                cache.forget(change.collection)
 
     async def search(self, request: SearchRequest) -> SearchResult:
         """Passages, best first. Raises `NotFound` for a missing collection."""
@@ -290,7 +300,7 @@ class Appliance:
         if collection == DEFAULT_COLLECTION:
             remedy = "Put documents in: appliance ingest PATH"
         try:
-            found = self._store.collection(collection)
+            found = self._recall.collection(collection)
         except NotFound:
             if collection != DEFAULT_COLLECTION or self._store.collections():
                 raise
@@ -302,19 +312,9 @@ class Appliance:
         self, collection: str, source: str, name: str, data: bytes, attributes: Attributes | None = None
     ) -> Outcome:
         """Add or replace one document; on disk and searchable when it returns. `attributes` None: as they were."""
-        wanted = None if attributes is None else check_attributes(attributes)
         await self.start_jobs()
-        outcome = await asyncio.wrap_future(await asyncio.to_thread(self._jobs.ingest, collection, source, name, data))
-        if outcome.document is None or wanted is None or outcome.document.attributes == wanted:
-            return outcome
-        document_id = outcome.document.id
-
-        def set_attributes() -> Document:
-            document, change = self._store.set_attributes(document_id, wanted)
-            self._apply(change)
-            return document
-
-        return replace(outcome, document=await self._change(set_attributes))
+        queued = await asyncio.to_thread(self._jobs.ingest, collection, source, name, data, attributes)
+        return await asyncio.wrap_future(queued)
 
     async def set_recall(self, name: str, target: RecallTarget | None) -> Collection:
         """Set the recall target of searches in a collection that name none."""
@@ -337,10 +337,13 @@ class Appliance:
         """Delete a document; gone from the store, every index and every kept prompt when it returns."""
 
         def delete() -> None:
-            self._store.document(document_id)  # what is not there is not removed
+            removed = self._store.document(document_id).sha256  # what is not there is not removed
             self._forget_soon()
-            self._apply(self._store.delete([document_id]))
-            self._jobs.settle()
+            change = self._store.delete([document_id])
+            try:
+                self._apply(change)
+            finally:
+                self._jobs.settle([removed])
 
         await self._change(delete)
 
@@ -348,10 +351,13 @@ class Appliance:
         """Delete a collection with its documents; gone as one document is."""
 
         def delete() -> None:
-            self._store.collection(name)
+            removed = [document.sha256 for document in self._store.documents(name)]
             self._forget_soon()
-            self._apply(self._store.delete_collection(name))
-            self._jobs.settle()
+            change = self._store.delete_collection(name)
+            try:
+                self._apply(change)
+            finally:
+                self._jobs.settle(removed)
 
         await self._change(delete)
 
@@ -409,17 +415,24 @@ class Appliance:
             asyncio.run_coroutine_threadsafe(self._engine.forget(), self._loop).result()
 
     def _write(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        assert self._engine is not None, "claim() comes first"  # noqa: S101
         with self._writing:
             try:
-                return work(*args, **kwargs)
+                with self._recall.changing():
+                    return work(*args, **kwargs)
             finally:
-                if self._engine is not None:
-                    self._engine.oblivion.commit()
+                self._engine.oblivion.commit()
+
+    def _let_go(self) -> None:
+        with self._writing:  # not before the last write has ended
+            self._closing.close()
 
     def health(self) -> dict[str, ComponentState]:
         """The state of each part; may be asked at any time."""
         store = ComponentState(state="ready" if self._opened else "loading")
         recall = ComponentState(state="ready" if self._loaded else "loading")
+        if self._loaded and (behind := self._recall.behind):
+            recall = ComponentState(state="degraded", detail=behind)
         return {"store": store, "recall": recall, "engine": self._engine_health()}
 
     def pulse(self) -> object | None:

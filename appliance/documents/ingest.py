@@ -22,8 +22,9 @@ from appliance.documents.parser import Parser
 from appliance.documents.walk import FoundFile, read_file
 from appliance.errors import TooLarge, Unavailable, UnreadableDocument
 from appliance.inference.protocols import Embedder
+from appliance.store.attributes import Attributes
 from appliance.store.db import Store
-from appliance.store.records import Change, Document, Loss, NewChunk, NewDocument, Vectors
+from appliance.store.records import Change, Chunking, Document, Loss, NewChunk, NewDocument, Vectors
 from appliance.telemetry import span
 
 _BATCH_S = 0.25  # of embedding between two looks at whether to wait or to give up
@@ -77,16 +78,19 @@ class Ingester:
         settings: DocumentSettings,
         on_change: Callable[[Change], None],
         before_removal: Callable[[], None] = lambda: None,
+        catch_up: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_change` is called with each committed change before the call that made it returns.
 
         `before_removal` is called before a document is replaced; what it raises leaves the document as it was.
+        `catch_up` is called before a document is said to be there unchanged: an earlier `on_change` may have raised.
         """
         self._store = store
         self._embedder = embedder
         self._settings = settings
         self._on_change = on_change
         self._before_removal = before_removal
+        self._catch_up = catch_up
         self._parser = Parser(settings)
         self._given_up = threading.Event()
         self._at_once = _EMBED_FIRST
@@ -114,15 +118,20 @@ class Ingester:
         except (UnreadableDocument, TooLarge) as error:
             outcome = Outcome(source, "failed", error.text)
         else:
-            outcome = work if isinstance(work, Outcome) else self.store(work, self.embed(work))
+            outcome = self.keep(work) if isinstance(work, Document) else self.store(work, self.embed(work))
         return msgspec.structs.replace(outcome, seconds=time.monotonic() - started)
 
-    def prepare(self, collection: str, source: str, name: str, data: bytes) -> Prepared | Outcome:
-        """Read and cut a document; the outcome, if it is stored as it is already.
+    def prepare(
+        self, collection: str, source: str, name: str, data: bytes, chunking: Chunking | None = None
+    ) -> Prepared | Document:
+        """Read and cut a document; what is stored, if that is the same: then `keep` it.
 
         Args:
+            collection: its collection.
             source: identity of the document in its collection.
             name: file name; its extension says how to read it.
+            data: its bytes.
+            chunking: None: as the settings say.
 
         Raises:
             UnreadableDocument, TooLarge: it cannot be read; it would fail again.
@@ -136,8 +145,13 @@ class Ingester:
             )
         digest = hashlib.sha256(data).hexdigest()
         known = self._store.find(collection, source)
-        if known is not None and known.sha256 == digest and self._store.embedder() == self._embedder.fingerprint:
-            return Outcome(source, "unchanged", document=known, chunks=known.chunks, losses=known.losses)
+        if (
+            known is not None
+            and (known.sha256, known.chunking) == (digest, chunking)
+            and self._store.embedder() == self._embedder.fingerprint
+        ):
+            return known
+        cut = chunking or Chunking(self._settings.chunk_tokens, self._settings.overlap_tokens)
         try:
             with span("parse", size_bytes=len(data)) as reading:
                 parsed = restored(self._parser.parse(name, data), self._embedder.count_tokens)
@@ -149,8 +163,8 @@ class Ingester:
         chunks = chunks_of(
             parsed.blocks,
             self._embedder.count_tokens,
-            chunk_tokens=min(self._settings.chunk_tokens, self._embedder.max_tokens - _RESERVED_TOKENS),
-            overlap_tokens=self._settings.overlap_tokens,
+            chunk_tokens=min(cut.chunk_tokens, self._embedder.max_tokens - _RESERVED_TOKENS),
+            overlap_tokens=cut.overlap_tokens,
         )
         cutting.set("chunks", len(chunks))
         cutting.end()
@@ -164,6 +178,7 @@ class Ingester:
             pages=parsed.pages,
             encoding=parsed.encoding,
             losses=parsed.losses,
+            chunking=chunking,
         )
         return Prepared(collection, new, chunks)
 
@@ -193,21 +208,50 @@ class Ingester:
             embedding.set("computed_ms", round(computed_s * 1000, 1))  # the rest gave way to questions
         return vectors
 
-    def store(self, work: Prepared, vectors: Vectors, job: int | None = None) -> Outcome:
+    def keep(self, document: Document, attributes: Attributes | None = None, job: int | None = None) -> Outcome:
+        """Leave a document as it is, but perhaps for its attributes, and end its job with that.
+
+        On disk and indexed when it returns.
+
+        Args:
+            document: what `prepare` found.
+            attributes: replace those it had; None: they stay.
+            job: ends with this, in the same transaction.
+
+        Raises:
+            JobEnded: the job was cancelled; nothing was changed.
+            NotFound: the document was deleted meanwhile.
+            DiskFull, StoreDamaged, Unavailable: nothing was changed.
+        """
+        self._catch_up()
+        kept, change = self._store.keep(document.id, attributes, job)
+        if change is not None:
+            self._on_change(change)
+        return Outcome(kept.source, "unchanged", document=kept, chunks=kept.chunks, losses=kept.losses)
+
+    def store(
+        self, work: Prepared, vectors: Vectors, attributes: Attributes | None = None, job: int | None = None
+    ) -> Outcome:
         """Add the document, or replace the one with the same source, and end its job with it.
 
         On disk and indexed when it returns.
 
+        Args:
+            work: what `prepare` made.
+            vectors: of its chunks, `(n, dim)`.
+            attributes: replace those that the document had; None: they stay.
+            job: ends with this, in the same transaction.
+
         Raises:
             JobEnded: the job was cancelled; nothing was changed.
-            DiskFull, StoreDamaged, EmbedderChanged, Unavailable: nothing was changed, or the store was and the
-                indexes follow at the next change.
+            DiskFull, StoreDamaged, EmbedderChanged, Unavailable: nothing was changed; or the store was, the job has
+                ended, and the indexes follow when they can.
         """
         known = self._store.find(work.collection, work.document.source)
         if known is not None:
             self._before_removal()
         document, change = self._store.put(
-            work.collection, work.document, work.chunks, vectors, self._embedder.fingerprint, job=job
+            work.collection, work.document, work.chunks, vectors, self._embedder.fingerprint, attributes, job
         )
         self._on_change(change)
         status: Status = "added" if known is None else "replaced"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -31,8 +31,10 @@ from appliance.errors import (
     Unavailable,
     UnreadableDocument,
 )
+from appliance.store.attributes import Attributes
 from appliance.store.db import Store
 from appliance.store.jobs import STATES, Job, JobConflict, JobEnded, JobState
+from appliance.store.records import Chunking, Document
 from appliance.telemetry import Span, current, inside, span
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ class JobRunner:
         self._waiters: dict[int, Future[Outcome]] = {}
         self._asked: dict[int, Span | None] = {}  # of jobs that somebody waits for, the work within which they are
         self._embedded: dict[int, int] = {}
+        self._settled = 0  # the revision up to which cancelled jobs were seen to
         self._due = threading.Event()
         self._stopping = threading.Event()
         self._read: queue.Queue[tuple[Job, Prepared, Span] | None] = queue.Queue(1)
@@ -91,6 +94,7 @@ class JobRunner:
             left = self._jobs.recover(ATTEMPTS_MOST)
             if left:
                 log.info("%d jobs were under way when the service ended, and are done again", left)
+            self._settled = self._jobs.revision()
             self._originals.keep_only(self._jobs.needed(documents=self._keep))
             self._threads = [
                 threading.Thread(target=self._read_all, name="job reader"),
@@ -112,37 +116,61 @@ class JobRunner:
         for job_id, waiter in waiters.items():
             _refuse(waiter, Unavailable(f"The service is stopping; job {job_id} goes on when it runs again."))
 
-    def submit(self, collection: str, source: str, name: str, data: bytes, *, patient: bool = True) -> Job:
+    def submit(
+        self,
+        collection: str,
+        source: str,
+        name: str,
+        data: bytes,
+        attributes: Attributes | None = None,
+        chunking: Chunking | None = None,
+        *,
+        waiter: Future[Outcome] | None = None,
+    ) -> Job:
         """Queue a document; bytes and job are on disk when it returns.
 
+        Args:
+            collection: made when it does not exist.
+            source: identity of the document in its collection.
+            name: file name; its extension says how to read it.
+            data: its bytes.
+            attributes: replace those that the document had; None: they stay.
+            chunking: None: as the settings say.
+            waiter: is told what became of it, or any `ApplianceError`: at once what may pass, too, which is not
+                tried again then.
+
         Raises:
-            BadRequest: the collection's name is not allowed.
+            BadRequest: the collection's name or an attribute is not allowed.
             DiskFull, Unavailable: it was not queued.
         """
-        return self._submit(collection, source, name, data, patient=patient, waiter=None)
-
-    def ingest(self, collection: str, source: str, name: str, data: bytes) -> Future[Outcome]:
-        """Queue a document for somebody who waits: what may pass is told at once, and not tried again.
-
-        The future may hold any `ApplianceError`.
-        """
-        waiter: Future[Outcome] = Future()
-        self._submit(collection, source, name, data, patient=False, waiter=waiter)
-        return waiter
-
-    def _submit(
-        self, collection: str, source: str, name: str, data: bytes, *, patient: bool, waiter: Future[Outcome] | None
-    ) -> Job:
         if self._stopping.is_set():
             raise Unavailable("The service is stopping.")
         with self._lock:
             sha256 = self._originals.add(data)
-            job = self._jobs.add(collection, source, name, sha256, len(data), patient=patient)
+            patient = waiter is None
+            job = self._jobs.add(
+                collection,
+                source,
+                name,
+                sha256,
+                len(data),
+                patient=patient,
+                attributes=attributes,
+                chunking=chunking,
+            )
             if waiter is not None:
                 self._waiters[job.id] = waiter
                 self._asked[job.id] = current()
         self._due.set()
         return job
+
+    def ingest(
+        self, collection: str, source: str, name: str, data: bytes, attributes: Attributes | None = None
+    ) -> Future[Outcome]:
+        """Queue a document for somebody who waits for the future. Raises what `submit` raises."""
+        waiter: Future[Outcome] = Future()
+        self.submit(collection, source, name, data, attributes, waiter=waiter)
+        return waiter
 
     def job(self, job_id: int) -> Job:
         """One job, with how far it is. Raises `NotFound`."""
@@ -170,15 +198,19 @@ class JobRunner:
         self._due.set()
         return job
 
-    def settle(self) -> None:
-        """Jobs were cancelled, maybe with the documents that were deleted: tell who waits, delete their bytes."""
+    def settle(self, removed: Iterable[str] = ()) -> None:
+        """Jobs were cancelled: tell who waits, delete their bytes.
+
+        Args:
+            removed: SHA-256 of documents that were deleted; their bytes are deleted too.
+        """
         with self._lock:
-            waiting = list(self._waiters)
-        for job in map(self._jobs.get, waiting):
-            if job.state == "cancelled":
-                self._cancelled(job)
-        with self._lock:
-            self._originals.keep_only(self._jobs.needed(documents=self._keep))
+            cancelled = self._jobs.since(self._settled, ["cancelled"])
+            self._settled = cancelled[-1].revision if cancelled else self._settled
+        for job in cancelled:
+            self._cancelled(job)
+        for sha256 in {*removed, *(job.sha256 for job in cancelled)}:
+            self._drop(sha256)
         self._due.set()
 
     def _with_progress(self, job: Job) -> Job:
@@ -225,13 +257,13 @@ class JobRunner:
             self._due.set()
 
     def _prepare(self, job: Job) -> Prepared | None:
-        work = self._ingester.prepare(job.collection, job.source, job.name, self._originals.read(job.sha256))
-        if isinstance(work, Prepared):
-            return work
-        assert work.document is not None  # noqa: S101 - it is the one that was found
-        self._jobs.unchanged(job.id, work.document.id, work.chunks)
-        self._ended(job, work)
-        return None
+        data = self._originals.read(job.sha256)
+        work = self._ingester.prepare(job.collection, job.source, job.name, data, job.chunking)
+        if isinstance(work, Document):
+            known = work
+            self._ended(job, self._commit(lambda: self._ingester.keep(known, job.attributes, job.id)))
+            return None
+        return work
 
     def _embed(self, job: Job, work: Prepared) -> None:
         self._jobs.embedding(job.id, len(work.chunks))
@@ -245,7 +277,7 @@ class JobRunner:
         vectors = self._ingester.embed(work, between)
         self._courtesy.wait()
         before = self._store.find(job.collection, job.source)
-        outcome = self._commit(lambda: self._ingester.store(work, vectors, job.id))
+        outcome = self._commit(lambda: self._ingester.store(work, vectors, job.attributes, job.id))
         if before is not None:
             self._drop(before.sha256)
         self._ended(job, outcome)
@@ -277,25 +309,27 @@ class JobRunner:
             self._write_down(lambda: self._jobs.fail(job.id, reason, retryable=False))
         elif job.attempts >= ATTEMPTS_MOST or isinstance(error, EmbedderChanged):
             self._write_down(lambda: self._jobs.fail(job.id, reason, retryable=True))
-        else:
+        elif self._write_down(lambda: self._jobs.later(job.id, reason, delay_s(job.attempts))):
             log.info("job %d is tried again in %g s: %s", job.id, delay_s(job.attempts), reason)
-            self._write_down(lambda: self._jobs.later(job.id, reason, delay_s(job.attempts)))
             return
         self._drop(job.sha256)
         self._fault(job, error)
 
-    def _write_down(self, change: Callable[[], None]) -> None:
-        """Write how an attempt ended, however long that takes; a stop leaves it to the next start."""
+    def _write_down(self, change: Callable[[], None]) -> bool:
+        """Write how an attempt ended, however long that takes; a stop leaves it to the next start.
+
+        Not written where the job has ended already: its document was stored before the fault, or it was cancelled.
+        """
         while True:
             try:
                 change()
-                return
+                return True
             except JobEnded:
-                return
+                return False
             except ApplianceError as error:
                 log.warning("how a job ended cannot be written: %s", error)
                 if self._stopping.wait(_STUBBORN_S):
-                    return
+                    return True
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
         if (whole := current()) is not None:

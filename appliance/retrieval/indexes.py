@@ -4,7 +4,8 @@ Must not know questions or ranking.
 
 The store is the truth. Chunk ids are never used twice and a chunk never changes, so an index is right exactly
 when its set of ids is the store's: opening compares the sets and mends the difference, whatever caused it
-(a crash, a lost file, a change that was not applied). A damaged index is one with no ids.
+(a crash, a lost file, a change that was not applied). A damaged index is one with no ids. What cannot be applied
+because a disk is full or sick is tried again on the side until it can; searches say so meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,11 @@ from appliance.errors import ApplianceError, DiskFull, Unavailable
 from appliance.retrieval.analyzer import Analyzer
 from appliance.retrieval.dense.policy import Limits
 from appliance.retrieval.dense.tiers import Tiers
-from appliance.retrieval.dense.types import DenseTier, Sizes
+from appliance.retrieval.dense.types import Sizes
 from appliance.retrieval.dense.vectors import as_unit
-from appliance.retrieval.lexical import IndexDamaged, LexicalIndex, LexicalText
-from appliance.store.records import Change, Chunk, Collection, Vectors
+from appliance.retrieval.lexical import IndexDamaged, LexicalIndex, LexicalText, LexicalView
+from appliance.retrieval.moments import Indexed, Moments, RecallStore, StoreReads
+from appliance.store.records import Change, Chunk
 
 log = logging.getLogger(__name__)
 
@@ -34,27 +35,19 @@ Ids = npt.NDArray[np.int64]
 EXACT_LIMIT = 2_000  # up to here a scan of all vectors takes about as long as the walk of a graph
 _SEAL_AT = 8  # times that, hot vectors become a segment: see `Limits`
 _CHUNKS_AT_ONCE = 1000
-
-
-class ChunkStore(Protocol):
-    """What recall needs of the store."""
-
-    def identity(self) -> str: ...
-    def generation(self) -> int: ...
-    def embedder(self) -> str | None: ...
-    def collection(self, name: str) -> Collection: ...
-    def collections(self) -> list[Collection]: ...
-    def chunks(self, ids: Sequence[int]) -> list[Chunk]: ...
-    def live_chunk_ids(self, collection: str | None = None) -> Ids: ...
-    def vectors(self, ids: Sequence[int]) -> Vectors: ...
-    def changes_since(self, generation: int) -> list[Change] | None: ...
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 60.0  # after a change could not be applied
 
 
 class Indexes:
-    """The lexical index and the vectors of every collection. Searches run beside one writer."""
+    """The lexical index and the vectors of every collection. Searches run beside one writer.
+
+    Attributes:
+        moments: what a search sees.
+        behind: why something that is stored may not be found; "" while all is.
+    """
 
     def __init__(
-        self, store: ChunkStore, folder: Path, fingerprint: str, dim: int, *, exact_limit: int = EXACT_LIMIT
+        self, store: RecallStore, folder: Path, fingerprint: str, dim: int, *, exact_limit: int = EXACT_LIMIT
     ) -> None:
         """`fingerprint` and `dim` are the embedder's; up to `exact_limit` vectors are scanned whole."""
         self._store = store
@@ -65,15 +58,11 @@ class Indexes:
         limits = Limits(exact=exact_limit, seal=_SEAL_AT * exact_limit)
         self._tiers = Tiers(store, folder / "dense", fingerprint, dim, limits)
         self._generation: int | None = None  # None: not known to agree with the store
-
-    @property
-    def lexical(self) -> LexicalIndex:
-        """The lexical index of all collections."""
-        return self._lexical
-
-    def tier(self, collection: str) -> DenseTier | None:
-        """The vectors of `collection`; None when it has none."""
-        return self._tiers.get(collection)
+        self._words: LexicalView | None = None  # by the last commit that succeeded
+        self.behind = ""
+        self.moments = Moments(store, self._look)
+        self._closing = threading.Event()
+        self._retrying: threading.Thread | None = None
 
     def open(self) -> None:
         """Load what is on the disk and bring it up to date with the store, from nothing if need be.
@@ -86,36 +75,42 @@ class Indexes:
 
     def close(self) -> None:
         """Save what is in memory and let go of the files."""
+        self._closing.set()
+        with self._lock:
+            retrying = self._retrying
+        if retrying is not None:
+            retrying.join()
         with self._lock:
             self._tiers.close()
             self._lexical.close()
-            self._generation = None
+            self._generation = self._words = None
 
     def apply(self, change: Change) -> None:
-        """Bring the indexes to the generation of a committed `change`, or later; searchable on return.
+        """Bring the indexes to the generation of a committed `change`, or later; searches see it on return.
 
-        Changes may arrive in any order and again. When this raises, the next call, or the next start, makes
-        up for it.
+        Changes may arrive in any order and again. When this raises, it is tried again on the side.
 
         Raises:
             DiskFull, Unavailable: an index file cannot be written.
         """
-        with self._lock, _write_faults():
-            if self._generation is None:
-                self._open()
-                return
-            if change.generation <= self._generation:
-                return
-            changes: list[Change] | None = [change]
-            if change.generation > self._generation + 1:
-                changes = self._store.changes_since(self._generation)
-            known, self._generation = self._generation, None
-            if changes is None:
-                log.info("the store's log no longer reaches back to generation %d", known)
-                self._open()
-                return
-            self._put(changes)
-            self._generation = changes[-1].generation if changes else known
+        try:
+            with self._lock, self._telling():
+                if self._generation is None or change.generation > self._generation + 1:
+                    self._follow()
+                elif change.generation == self._generation + 1:
+                    self._put([change])
+        finally:
+            self.moments.move()
+
+    def catch_up(self) -> None:
+        """Bring the indexes to the store's generation, in case a change before could not be applied.
+
+        Raises:
+            DiskFull, Unavailable: it still cannot.
+        """
+        with self._lock, self._telling():
+            if self._generation is None or self._generation < self._store.generation():
+                self._follow()
 
     def sizes(self) -> Sizes:
         """How many vectors lie where, of all collections together."""
@@ -150,14 +145,57 @@ class Indexes:
                 faults.append(f"vectors of {collection!r} differ from the store's")
         return faults
 
+    def _look(self) -> Indexed:
+        if self._words is None:
+            raise Unavailable("The search index is not open.")
+        return Indexed(self._words, self._tiers.views(), self.behind)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Note whether the indexes agree with the store after the block, and have it tried again if they do not."""
+        try:
+            with _write_faults():
+                yield
+        except BaseException as error:
+            self._generation = None
+            self.behind = error.text if isinstance(error, ApplianceError) else f"{type(error).__name__}: {error}"
+            if self._retrying is None and not self._closing.is_set():
+                log.warning("the search index is behind the store: %s", self.behind)
+                self._retrying = threading.Thread(target=self._retry, name="index retry", daemon=True)
+                self._retrying.start()
+            raise
+        self.behind = ""
+
+    def _retry(self) -> None:
+        delay_s = _FIRST_RETRY_S
+        while not self._closing.wait(delay_s):
+            with self._lock:
+                with contextlib.suppress(BaseException), self._telling():  # the engine's panics are no `Exception`
+                    if self._generation is None:
+                        self._follow()
+                if self._generation is not None:
+                    log.info("the search index agrees with the store again")
+                    self._retrying = None
+                    return
+            delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
+
+    def _follow(self) -> None:
+        """Bring the indexes to the store's newest generation, by its log where that tells."""
+        changes = None if self._generation is None else self._store.changes_since(self._generation)
+        if changes is None:
+            self._open()
+        elif changes:
+            self._put(changes)
+
     def _open(self) -> None:
-        generation = self._store.generation()
-        live = {found.name: self._store.live_chunk_ids(found.name) for found in self._store.collections()}
-        indexed = self._open_lexical(generation)
-        wanted = np.sort(np.concatenate([np.empty(0, np.int64), *live.values()]))
-        self._lexical.remove(np.setdiff1d(indexed, wanted, assume_unique=True).tolist())
-        self._add_lexical(np.setdiff1d(wanted, indexed, assume_unique=True).tolist())
-        self._lexical.commit(generation)
+        with self._store.snapshot() as store:
+            generation = store.generation()
+            live = {found.name: store.live_chunk_ids(found.name) for found in store.collections()}
+            indexed = self._open_lexical(generation)
+            wanted = np.sort(np.concatenate([np.empty(0, np.int64), *live.values()]))
+            self._lexical.remove(np.setdiff1d(indexed, wanted, assume_unique=True).tolist())
+            self._add_lexical(np.setdiff1d(wanted, indexed, assume_unique=True).tolist(), store)
+            self._commit_lexical(generation)
         # The vectors of another embedder are not searched: that is refused, not answered wrongly.
         self._tiers.open(live if self._has_own_vectors() else {}, generation)
         self._generation = generation
@@ -180,11 +218,19 @@ class Indexes:
         return ids
 
     def _put(self, changes: Sequence[Change]) -> None:
-        removed = [chunk_id for change in changes for chunk_id in change.removed]
-        self._lexical.remove(removed)
-        added = [chunk_id for change in changes for chunk_id in change.added]
-        self._add_lexical(added)
-        self._lexical.commit(changes[-1].generation if changes else self._store.generation())
+        """Apply changes that follow on what is indexed; what is done of them when it raises is not known."""
+        self._generation = None
+        try:
+            self._put_vectors(changes)
+        finally:
+            removed = [chunk_id for change in changes for chunk_id in change.removed]
+            added = [chunk_id for change in changes for chunk_id in change.added]
+            self._lexical.remove(removed)
+            self._add_lexical(added, self._store)
+            self._commit_lexical(changes[-1].generation)
+        self._generation = changes[-1].generation
+
+    def _put_vectors(self, changes: Sequence[Change]) -> None:
         if not self._has_own_vectors():
             self._tiers.keep_only({})
             return
@@ -192,9 +238,13 @@ class Indexes:
             self._tiers.put(change)
         self._tiers.keep_only({found.name: found for found in self._store.collections()})
 
-    def _add_lexical(self, ids: Sequence[int]) -> None:
+    def _commit_lexical(self, generation: int) -> None:
+        self._lexical.commit(generation)
+        self._words = self._lexical.view()
+
+    def _add_lexical(self, ids: Sequence[int], store: StoreReads) -> None:
         for begin in range(0, len(ids), _CHUNKS_AT_ONCE):
-            chunks = self._store.chunks(ids[begin : begin + _CHUNKS_AT_ONCE])
+            chunks = store.chunks(ids[begin : begin + _CHUNKS_AT_ONCE])
             self._lexical.add(LexicalText(one.id, one.collection, lexical_text(one), one.document_id) for one in chunks)
 
 

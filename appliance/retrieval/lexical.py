@@ -77,8 +77,59 @@ class _Meta(msgspec.Struct, frozen=True):
     segments: tuple[_Segment, ...]
 
 
+class LexicalView:
+    """BM25 search by collection over the index as it was at some commit: it never changes. For any thread."""
+
+    def __init__(self, schema: tantivy.Schema, searcher: tantivy.Searcher, analyzer: Analyzer) -> None:
+        self._schema = schema
+        self._searcher = searcher
+        self._analyzer = analyzer
+
+    def search(self, query: str, collection: str, limit: int, documents: Ids | None = None) -> list[LexicalHit]:
+        """The best `limit` chunks of `collection`, best first, ties by id; none if `query` has no term.
+
+        Args:
+            query: as it was asked.
+            collection: its name.
+            limit: how many.
+            documents: only chunks of these documents `(n,)`; the engine passes over all others.
+        """
+        import tantivy
+
+        terms = self._analyzer.query_terms(query)
+        if not terms:
+            return []
+        key = _key(collection)
+        term, boost, occur = tantivy.Query.term_query, tantivy.Query.boost_query, tantivy.Occur
+        wanted = tantivy.Query.boolean_query(
+            [
+                (occur.Should, boost(term(self._schema, "body", key + text, "freq"), weight))
+                for text, weight in terms.items()
+            ]
+        )
+        if documents is not None:
+            inside = tantivy.Query.term_set_query(self._schema, "document_id", documents.tolist())
+            silent = tantivy.Query.const_score_query(inside, 0.0)
+            wanted = tantivy.Query.boolean_query([(occur.Must, wanted), (occur.Must, silent)])
+        return _best(self._searcher, wanted, limit)
+
+    def mass(self, query: str, collection: str) -> float:
+        """The BM25 score of a passage of average length with each term of `query` in it once.
+
+        Scores over this say how much of a question was found, and so mean the same from question to question. A
+        term that no chunk has weighs most. 0 if `query` has no term.
+        """
+        searcher, key = self._searcher, _key(collection)
+        total = searcher.num_docs
+        return sum(
+            weight * math.log1p((total - found + 0.5) / (found + 0.5))
+            for text, weight in self._analyzer.query_terms(query).items()
+            for found in [min(total, searcher.doc_freq("body", key + text))]
+        )
+
+
 class LexicalIndex:
-    """BM25 search by collection. Searches may run in many threads; changes are made by one at a time."""
+    """The index on the disk. Changes are made by one thread at a time; searches run over views of it."""
 
     def __init__(self, folder: Path, analyzer: Analyzer, label: str) -> None:
         """`label` names the store: an index of another one is not opened."""
@@ -155,47 +206,10 @@ class LexicalIndex:
             writer.commit()
             self._open_index().reload()
 
-    def search(self, query: str, collection: str, limit: int, documents: Ids | None = None) -> list[LexicalHit]:
-        """The best `limit` chunks of `collection`, best first, ties by id; none if `query` has no term.
-
-        Args:
-            query: as it was asked.
-            collection: its name.
-            limit: how many.
-            documents: only chunks of these documents `(n,)`; the engine passes over all others.
-        """
-        import tantivy
-
-        terms = self._analyzer.query_terms(query)
-        if not terms:
-            return []
-        index, key = self._open_index(), _key(collection)
-        term, boost, occur = tantivy.Query.term_query, tantivy.Query.boost_query, tantivy.Occur
-        wanted = tantivy.Query.boolean_query(
-            [
-                (occur.Should, boost(term(index.schema, "body", key + text, "freq"), weight))
-                for text, weight in terms.items()
-            ]
-        )
-        if documents is not None:
-            inside = tantivy.Query.term_set_query(index.schema, "document_id", documents.tolist())
-            silent = tantivy.Query.const_score_query(inside, 0.0)
-            wanted = tantivy.Query.boolean_query([(occur.Must, wanted), (occur.Must, silent)])
-        return _best(index.searcher(), wanted, limit)
-
-    def mass(self, query: str, collection: str) -> float:
-        """The BM25 score of a passage of average length with each term of `query` in it once.
-
-        Scores over this say how much of a question was found, and so mean the same from question to question. A
-        term that no chunk has weighs most. 0 if `query` has no term.
-        """
-        searcher, key = self._open_index().searcher(), _key(collection)
-        total = searcher.num_docs
-        return sum(
-            weight * math.log1p((total - found + 0.5) / (found + 0.5))
-            for text, weight in self._analyzer.query_terms(query).items()
-            for found in [min(total, searcher.doc_freq("body", key + text))]
-        )
+    def view(self) -> LexicalView:
+        """What is in it now, by its last commit."""
+        index = self._open_index()
+        return LexicalView(index.schema, index.searcher(), self._analyzer)
 
     def chunk_ids(self) -> list[int]:
         """All chunk ids in the index, sorted, with repetitions if there are any."""

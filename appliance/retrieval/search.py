@@ -4,16 +4,18 @@ Must not know HTTP, prompts or generation.
 
     filters ─▶ documents ─▶ lexical 200 ∥ (embed, dense 200) ─▶ union, exact cosines ─▶ fuse ─▶ without repetitions
     ─▶ 50 ─▶ cross-encoder ─▶ mix ─▶ top k
+
+All that is read is of one moment: of a document that is being replaced, a search sees the old version or the new one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,13 +25,13 @@ from appliance.config import RecallSettings
 from appliance.errors import BadRequest, EmbedderChanged, Unavailable
 from appliance.inference.protocols import Embedder, Reranker, RerankScores
 from appliance.retrieval import abstain, fuse
-from appliance.retrieval.dense.types import DEFAULT_TARGET, Asked, DenseTier, Hits, Sizes
-from appliance.retrieval.indexes import EXACT_LIMIT, ChunkStore, Indexes, passage_text
-from appliance.retrieval.lexical import LexicalHit
+from appliance.retrieval.dense.types import DEFAULT_TARGET, Asked, DenseView, Hits, Sizes
+from appliance.retrieval.indexes import EXACT_LIMIT, Indexes, passage_text
+from appliance.retrieval.lexical import LexicalHit, LexicalView
+from appliance.retrieval.moments import Moment, RecallStore
 from appliance.retrieval.repeats import Repeats
 from appliance.retrieval.types import Duplicate, Explained, Mode, Passage, Scores, SearchRequest, SearchResult
-from appliance.store.attributes import Filter
-from appliance.store.records import Change, Chunk, RecallTarget
+from appliance.store.records import Change, Chunk, Collection, RecallTarget
 from appliance.telemetry import Attribute, StageTimes, span
 
 Ids = npt.NDArray[np.int64]
@@ -37,13 +39,6 @@ Floats = npt.NDArray[np.float64]
 MAX_QUERY_CHARACTERS = 20_000
 _PREFIX_TOKENS = 8  # room for what the embedder puts around a question
 _THREADS = 4  # searches whose lexical half may run beside their dense half
-
-
-class SearchStore(ChunkStore, Protocol):
-    """What searches need of the store, beside what the indexes need."""
-
-    def matching(self, collection: str, wanted: Filter) -> Ids: ...
-    def chunk_ids_in(self, document_ids: Ids) -> Ids: ...
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -65,7 +60,7 @@ class Candidates(msgspec.Struct, frozen=True):
     ids: Ids
     bm25: Floats
     cosine: Floats
-    mass: float  # of the question, see `LexicalIndex.mass`; 0 in the modes without words
+    mass: float  # of the question, see `LexicalView.mass`; 0 in the modes without words
     first: Floats  # logits of the first stage
     score: Floats  # what they are ranked by before the reranker
     fused: Floats | None  # None in the modes of one stage
@@ -88,7 +83,7 @@ class Recall:
 
     def __init__(
         self,
-        store: SearchStore,
+        store: RecallStore,
         index_dir: Path,
         embedder: Embedder,
         reranker: Reranker | None,
@@ -98,7 +93,6 @@ class Recall:
         exact_limit: int = EXACT_LIMIT,
     ) -> None:
         """`mix` is from the reranker's configuration; None: the default one."""
-        self._store = store
         self._embedder = embedder
         self._reranker = reranker
         self._settings = settings
@@ -121,6 +115,29 @@ class Recall:
     def terms(self, text: str) -> frozenset[str]:
         """What a text is about, as the lexical index sees it."""
         return frozenset(self._indexes.analyzer.terms(text))
+
+    @property
+    def behind(self) -> str:
+        """Why something that is stored may not be found; "" while all is."""
+        return self._indexes.behind
+
+    def collection(self, name: str) -> Collection:
+        """A collection as searches see it. Raises `NotFound`."""
+        with self._indexes.moments.now() as moment:
+            return moment.store.collection(name)
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """The store is changed in the block, once at most: searches see what was before until `apply`."""
+        self._indexes.moments.hold()
+        try:
+            yield
+        finally:
+            self._indexes.moments.move()
+
+    def catch_up(self) -> None:
+        """See `Indexes.catch_up`."""
+        self._indexes.catch_up()
 
     def apply(self, change: Change) -> None:
         """Make a committed change of the store searchable; see `Indexes.apply`."""
@@ -162,22 +179,25 @@ class Recall:
         times = StageTimes()
         degraded: list[str] = []
         with span("recall", mode=request.mode, rerank=request.rerank):
-            collection = self._store.collection(request.collection)
-            request = msgspec.structs.replace(request, collection=collection.name)
-            with times.stage("filter") if request.filters is not None else contextlib.nullcontext():
-                scope = self._scope(request, collection.recall)
-            if collection.chunks == 0 or (scope.documents is not None and not len(scope.documents)):
-                return SearchResult((), times.as_dict(), explained=self._explain(request, scope, [], None))
-            dense = request.mode != "lexical"
-            if dense and self._embedder.count_tokens([query])[0] > self._embedder.max_tokens - _PREFIX_TOKENS:
+            reranker = self._reranker if request.rerank else None
+            notes: list[Asked] = []
+            with self._indexes.moments.now() as moment:  # nothing of it is needed by what takes long
+                collection = moment.store.collection(request.collection)
+                request = msgspec.structs.replace(request, collection=collection.name)
+                if moment.indexed.behind:
+                    degraded.append(f"index_behind: the newest changes may not be found: {moment.indexed.behind}")
+                with times.stage("filter") if request.filters is not None else contextlib.nullcontext():
+                    scope = self._scope(moment, request, collection.recall)
+                if collection.chunks == 0 or (scope.documents is not None and not len(scope.documents)):
+                    explained = self._explain(request, scope, [], None)
+                    return SearchResult((), times.as_dict(), tuple(degraded), explained=explained)
+                candidates = self._recall(moment, request, scope, times, notes)
+                wanted = self._settings.fused_candidates if reranker else request.top_k
+                found = self._resolve(moment, candidates, max(wanted, request.top_k), request)
+            if request.mode != "lexical" and self._is_cut(query):
                 degraded.append("query_cut: the embedder read the beginning of the question only")
             if request.rerank and self._reranker is None:
                 degraded.append("no_reranker: the model pack has none")
-            reranker = self._reranker if request.rerank else None
-            notes: list[Asked] = []
-            candidates = self._recall(request, scope, reranker is not None, times, notes)
-            wanted = self._settings.fused_candidates if reranker else request.top_k
-            found = self._resolve(candidates, max(wanted, request.top_k), request)
             passages = [_passage(one, one.score, None) for one in found]
             logits = np.empty(0)
             if reranker and found:
@@ -186,13 +206,16 @@ class Recall:
             explained = self._explain(request, scope, notes, candidates)
             return SearchResult(tuple(passages[: request.top_k]), times.as_dict(), tuple(degraded), answered, explained)
 
-    def _scope(self, request: SearchRequest, default: RecallTarget | None) -> Scope:
+    def _is_cut(self, query: str) -> bool:
+        return self._embedder.count_tokens([query])[0] > self._embedder.max_tokens - _PREFIX_TOKENS
+
+    def _scope(self, moment: Moment, request: SearchRequest, default: RecallTarget | None) -> Scope:
         """What the request or its collection says; the store turns filters into documents."""
         target = request.recall or default or DEFAULT_TARGET
         if request.filters is None:
             return Scope(target)
-        documents = self._store.matching(request.collection, request.filters)
-        return Scope(target, documents, None if request.mode == "lexical" else self._store.chunk_ids_in(documents))
+        documents = moment.store.matching(request.collection, request.filters)
+        return Scope(target, documents, None if request.mode == "lexical" else moment.store.chunk_ids_in(documents))
 
     def _explain(
         self, request: SearchRequest, scope: Scope, notes: Sequence[Asked], candidates: Candidates | None
@@ -209,15 +232,17 @@ class Recall:
         )
 
     def _recall(
-        self, request: SearchRequest, scope: Scope, rerank: bool, times: StageTimes, notes: list[Asked]
+        self, moment: Moment, request: SearchRequest, scope: Scope, times: StageTimes, notes: list[Asked]
     ) -> Candidates:
         """The candidates of the mode; their cosines too where something will use them."""
         mode, settings = request.mode, self._settings
+        rerank = request.rerank and self._reranker is not None
         lexical: Future[tuple[list[LexicalHit], float]] | None = None
         if mode != "dense":
-            lexical = self._pool.submit(contextvars.copy_context().run, self._lexical, request, scope, times)
+            words = moment.indexed.lexical
+            lexical = self._pool.submit(contextvars.copy_context().run, self._lexical, words, request, scope, times)
         vector: npt.NDArray[np.float32] | None = None
-        tier = self._tier(request)
+        tier = self._tier(moment, request)
         hits: Hits | None = None
         if mode != "lexical" or rerank:
             with times.stage("embed_query", **{"gen_ai.operation.name": "embeddings"}):
@@ -232,25 +257,26 @@ class Recall:
                     notes=notes,
                 )
                 dense.attributes.update(_parts(notes))
-        words, mass = lexical.result() if lexical else ([], 0.0)
-        bm25 = {hit.chunk_id: hit.score for hit in words}
+        by_words, mass = lexical.result() if lexical else ([], 0.0)
+        bm25 = {hit.chunk_id: hit.score for hit in by_words}
         with times.stage("fuse"):
             return self._fuse(mode, bm25, mass, hits, tier, vector)
 
-    def _lexical(self, request: SearchRequest, scope: Scope, times: StageTimes) -> tuple[list[LexicalHit], float]:
-        index, limit = self._indexes.lexical, self._settings.lexical_candidates
+    def _lexical(
+        self, words: LexicalView, request: SearchRequest, scope: Scope, times: StageTimes
+    ) -> tuple[list[LexicalHit], float]:
         with times.stage("recall.lexical", k=self._settings.lexical_candidates):
-            hits = index.search(request.query, request.collection, limit, scope.documents)
-            return hits, index.mass(request.query, request.collection)
+            hits = words.search(request.query, request.collection, self._settings.lexical_candidates, scope.documents)
+            return hits, words.mass(request.query, request.collection)
 
-    def _tier(self, request: SearchRequest) -> DenseTier | None:
-        if request.mode != "lexical" and self._store.embedder() != self._embedder.fingerprint:
+    def _tier(self, moment: Moment, request: SearchRequest) -> DenseView | None:
+        if request.mode != "lexical" and moment.store.embedder() != self._embedder.fingerprint:
             raise EmbedderChanged(
                 "The stored documents were embedded with another model than the one in use.",
                 remedy="Ingest them again, go back to the earlier pack with `appliance models use`, "
                 'or search with mode "lexical".',
             )
-        return self._indexes.tier(request.collection)
+        return moment.tier(request.collection)
 
     def _fuse(
         self,
@@ -258,7 +284,7 @@ class Recall:
         bm25: dict[int, float],
         mass: float,
         hits: Hits | None,
-        tier: DenseTier | None,
+        tier: DenseView | None,
         vector: npt.NDArray[np.float32] | None,
     ) -> Candidates:
         ids = np.array(sorted({*bm25, *(hits[0].tolist() if hits else ())}), np.int64)
@@ -281,7 +307,7 @@ class Recall:
         seen = abstain.evidence(candidates.first, candidates.bm25, candidates.mass, logits)
         return None if seen is None else abstain.probability(self._abstain, seen)
 
-    def _resolve(self, candidates: Candidates, wanted: int, request: SearchRequest) -> list[Found]:
+    def _resolve(self, moment: Moment, candidates: Candidates, wanted: int, request: SearchRequest) -> list[Found]:
         """The best `wanted` that are stored now; what says the same as a better one is folded into it."""
         order = fuse.ranking(np.nan_to_num(candidates.score, nan=-np.inf), candidates.ids)
         found: list[Found] = []
@@ -291,7 +317,7 @@ class Recall:
             if len(found) == wanted:
                 break
             places = order[begin : begin + wanted]
-            chunks = {chunk.id: chunk for chunk in self._store.chunks(candidates.ids[places].tolist())}
+            chunks = {chunk.id: chunk for chunk in moment.store.chunks(candidates.ids[places].tolist())}
             for place in places:
                 chunk = chunks.get(int(candidates.ids[place]))
                 if chunk is None or chunk.collection != request.collection or len(found) == wanted:

@@ -23,8 +23,10 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from appliance.errors import ApplianceError, NotFound
+from appliance.store.attributes import Attributes, check_attributes
 from appliance.store.connections import Connections
-from appliance.store.rows import check_name, same_name, to_json
+from appliance.store.records import Chunking
+from appliance.store.rows import check_name, chunking_of, same_name, to_json, to_json_object
 
 JobState = Literal["queued", "parsing", "embedding", "indexed", "failed", "cancelled"]
 Ending = Literal["added", "replaced", "unchanged"]
@@ -37,7 +39,7 @@ _UNBLOCKED = """j.state = 'queued' AND NOT EXISTS (SELECT 1 FROM jobs o
     WHERE o.state IN ('queued', 'parsing', 'embedding') AND o.id < j.id
     AND o.collection = j.collection AND o.source = j.source)"""
 _COLUMNS = """id, collection, source, name, sha256, size_bytes, patient, state, ending, reason, retryable, attempts,
-    retry_at, document_id, chunks, created_at, updated_at"""
+    retry_at, document_id, chunks, created_at, updated_at, attributes, chunking, started_at, revision"""
 _LARGEST_ID = 2**63 - 1
 
 
@@ -71,6 +73,10 @@ class Job(msgspec.Struct, frozen=True):
     chunks: int  # of the document, known from embedding on
     created_at: str  # ISO 8601, UTC
     updated_at: str
+    attributes: Attributes | None  # of the document; None: those it has
+    chunking: Chunking | None  # None: as the settings say
+    started_at: str | None  # of the latest attempt
+    revision: int  # of its last change, counted over all jobs
     embedded: int = 0  # chunks so far, where it is worked on in this process
 
     @property
@@ -85,19 +91,32 @@ class JobTable:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
-    def add(self, collection: str, source: str, name: str, sha256: str, size_bytes: int, *, patient: bool) -> Job:
+    def add(
+        self,
+        collection: str,
+        source: str,
+        name: str,
+        sha256: str,
+        size_bytes: int,
+        *,
+        patient: bool,
+        attributes: Attributes | None = None,
+        chunking: Chunking | None = None,
+    ) -> Job:
         """Queue a document.
 
         Raises:
-            BadRequest: the collection's name is not allowed.
+            BadRequest: the collection's name or an attribute is not allowed.
         """
         check_name(collection)
+        given = None if attributes is None else to_json_object(check_attributes(attributes))
+        cut = None if chunking is None else to_json_object(chunking)
         now = _now()
         with self._connections.writing() as writer:
             cursor = writer.execute(
                 """INSERT INTO jobs (collection, source, name, sha256, size_bytes, patient, state, created_at,
-                updated_at) VALUES (?, ?, ?, ?, ?, ?, 'queued', ?, ?)""",
-                (same_name(collection), source, name, sha256, size_bytes, patient, now, now),
+                updated_at, attributes, chunking) VALUES (?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?)""",
+                (same_name(collection), source, name, sha256, size_bytes, patient, now, now, given, cut),
             )
             return _job(writer, cursor.lastrowid or 0)
 
@@ -110,6 +129,19 @@ class JobTable:
         with self._connections.reading() as reader:
             return _job(reader, job_id)
 
+    def since(self, revision: int, states: Sequence[JobState] = STATES, *, limit: int = 1000) -> list[Job]:
+        """The first `limit` jobs in one of `states` that were changed after `revision`, in that order, as they are now.
+
+        Jobs that ended long ago are forgotten, and not among them.
+        """
+        with self._connections.reading() as reader:
+            found = reader.execute(
+                f"""SELECT {_COLUMNS} FROM jobs WHERE revision > ? AND state IN (SELECT value FROM json_each(?))
+                ORDER BY revision LIMIT ?""",  # noqa: S608 - constants alone
+                (min(revision, _LARGEST_ID), to_json(states), limit),
+            )
+            return [_of(row) for row in found]
+
     def list(self, states: Sequence[JobState] = STATES, *, limit: int = 100, before: int | None = None) -> list[Job]:
         """The newest `limit` jobs in one of `states` with numbers below `before`, the newest first."""
         with self._connections.reading() as reader:
@@ -119,6 +151,12 @@ class JobTable:
                 (to_json(states), _LARGEST_ID if before is None else min(before, _LARGEST_ID), limit),
             )
             return [_of(row) for row in found]
+
+    def revision(self) -> int:
+        """Of the last change of any job."""
+        with self._connections.reading() as reader:
+            newest: int = reader.execute("SELECT number FROM job_revision").fetchone()[0]
+        return newest
 
     def counts(self) -> Mapping[str, int]:
         """How many jobs are in each state."""
@@ -149,8 +187,8 @@ class JobTable:
             return None
         with self._connections.writing() as writer:
             changed = writer.execute(
-                """UPDATE jobs SET state = 'parsing', attempts = attempts + 1, reason = '', updated_at = ?
-                WHERE id = ? AND state = 'queued'""",
+                """UPDATE jobs SET state = 'parsing', attempts = attempts + 1, reason = '', updated_at = ?1,
+                started_at = ?1 WHERE id = ?2 AND state = 'queued'""",
                 (_now(), row[0]),
             ).rowcount
             return _job(writer, row[0]) if changed else None
@@ -165,11 +203,6 @@ class JobTable:
     def embedding(self, job_id: int, chunks: int) -> None:
         """It was read, and has so many chunks. Raises `JobEnded`."""
         self._update(job_id, "state = 'embedding', chunks = ?", chunks)
-
-    def unchanged(self, job_id: int, document_id: int, chunks: int) -> None:
-        """It is in the store already. Raises `JobEnded`."""
-        with self._connections.writing() as writer:
-            finish(writer, job_id, "unchanged", document_id, chunks)
 
     def later(self, job_id: int, reason: str, delay_s: float) -> None:
         """Try it again after `delay_s` seconds. Raises `JobEnded`."""
@@ -300,7 +333,12 @@ def _job(connection: sqlite3.Connection, job_id: int) -> Job:
 
 
 def _of(row: Sequence[Any]) -> Job:
-    return msgspec.convert(dict(zip(Job.__struct_fields__, row, strict=False)), Job, strict=False)
+    fields = dict(zip(Job.__struct_fields__, row, strict=False))
+    fields["attributes"] = None if fields["attributes"] is None else msgspec.json.decode(fields["attributes"])
+    fields["chunking"] = chunking_of(fields["chunking"])
+    for name in ("patient", "retryable"):
+        fields[name] = bool(fields[name])
+    return Job(**fields)
 
 
 def _now() -> str:

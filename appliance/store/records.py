@@ -26,6 +26,13 @@ class Loss(msgspec.Struct, frozen=True):
     page: int | None = None
 
 
+class Chunking(msgspec.Struct, frozen=True):
+    """How a document is cut, where that is not as the settings say."""
+
+    chunk_tokens: int  # in the embedder's tokens
+    overlap_tokens: int
+
+
 class NewChunk(msgspec.Struct, frozen=True):
     """A chunk as the chunker makes it.
 
@@ -54,6 +61,7 @@ class NewDocument(msgspec.Struct, frozen=True):
     pages: int | None
     encoding: str | None
     losses: tuple[Loss, ...] = ()
+    chunking: Chunking | None = None
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -73,6 +81,7 @@ class Document(msgspec.Struct, frozen=True):
     added_at: str  # ISO 8601, UTC
     losses: tuple[Loss, ...] = ()
     attributes: Attributes = {}
+    chunking: Chunking | None = None  # None: as the settings said
 
 
 class Chunk(msgspec.Struct, frozen=True):

@@ -15,7 +15,17 @@ import numpy as np
 
 from appliance.errors import BadRequest, EmbedderChanged, NotFound
 from appliance.store.attributes import Attributes
-from appliance.store.records import RECALL_TARGETS, Change, Chunk, Document, Loss, NewChunk, RecallTarget, Vectors
+from appliance.store.records import (
+    RECALL_TARGETS,
+    Change,
+    Chunk,
+    Chunking,
+    Document,
+    Loss,
+    NewChunk,
+    RecallTarget,
+    Vectors,
+)
 
 _LONGEST_NAME = 100
 _LARGEST_ID = 2**63 - 1
@@ -83,9 +93,15 @@ def document_by_id(connection: sqlite3.Connection, document_id: int) -> Document
 
 def document_of(row: Sequence[Any]) -> Document:
     """A row of the view `document_rows` as a record."""
-    *plain, losses, attributes = row
-    values = (*plain, msgspec.json.decode(losses, type=tuple[Loss, ...]), _attributes(attributes))
+    *plain, losses, attributes, chunking = row
+    lost = msgspec.json.decode(losses, type=tuple[Loss, ...])
+    values = (*plain, lost, _attributes(attributes), chunking_of(chunking))
     return Document(*values)
+
+
+def chunking_of(column: str | None) -> Chunking | None:
+    """How a document is cut, as it is kept in a column."""
+    return None if column is None else msgspec.json.decode(column, type=Chunking)
 
 
 def chunk_of(row: Sequence[Any]) -> Chunk:
@@ -171,8 +187,8 @@ def to_json(values: Iterable[object]) -> str:
     return msgspec.json.encode([int(v) if isinstance(v, np.integer) else v for v in values]).decode()
 
 
-def to_json_object(values: Attributes) -> str:
-    """Attributes as they are kept in a column."""
+def to_json_object(values: Attributes | Chunking) -> str:
+    """Attributes, or how a document is cut, as they are kept in a column."""
     return msgspec.json.encode(values).decode()
 
 

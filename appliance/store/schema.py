@@ -158,6 +158,32 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             hash TEXT NOT NULL)""",
         """CREATE UNIQUE INDEX keys_by_name ON keys (name) WHERE revoked_at IS NULL""",
     ),
+    (
+        # What a job gives its document comes with it: JSON; NULL: as it was, as the settings say.
+        """ALTER TABLE jobs ADD COLUMN attributes TEXT""",
+        """ALTER TABLE jobs ADD COLUMN chunking TEXT""",
+        """ALTER TABLE jobs ADD COLUMN started_at TEXT""",
+        # The number of the last change of a job, over all jobs: who watches them asks for what came since.
+        """ALTER TABLE jobs ADD COLUMN revision INTEGER NOT NULL DEFAULT 0""",
+        """UPDATE jobs SET revision = id""",
+        """CREATE TABLE job_revision (number INTEGER NOT NULL)""",
+        """INSERT INTO job_revision SELECT COALESCE(MAX(id), 0) FROM jobs""",
+        """CREATE INDEX jobs_by_revision ON jobs (revision)""",
+        """CREATE TRIGGER job_added AFTER INSERT ON jobs BEGIN
+            UPDATE job_revision SET number = number + 1;
+            UPDATE jobs SET revision = (SELECT number FROM job_revision) WHERE id = NEW.id;
+        END""",
+        """CREATE TRIGGER job_changed AFTER UPDATE ON jobs WHEN NEW.revision = OLD.revision BEGIN
+            UPDATE job_revision SET number = number + 1;
+            UPDATE jobs SET revision = (SELECT number FROM job_revision) WHERE id = NEW.id;
+        END""",
+        """ALTER TABLE documents ADD COLUMN chunking TEXT""",
+        """DROP VIEW document_rows""",
+        """CREATE VIEW document_rows AS
+            SELECT d.id, c.name AS collection, d.source, d.name, d.title, d.sha256, d.media_type,
+            d.size_bytes, d.pages, d.encoding, d.chunks, d.added_at, d.losses, d.attributes, d.chunking
+            FROM documents d JOIN collections c ON c.id = d.collection_id""",
+    ),
 )
 
 VERSION = len(MIGRATIONS)

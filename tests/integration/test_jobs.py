@@ -16,11 +16,11 @@ from appliance.documents.ingest import Ingester, Outcome, next_batch
 from appliance.documents.jobs import ATTEMPTS_MOST, LONGEST_DELAY_S, JobRunner, delay_s
 from appliance.documents.jobs_yield import Courtesy
 from appliance.documents.originals import Originals
-from appliance.errors import DiskFull, NotFound, Unavailable
+from appliance.errors import BadRequest, DiskFull, NotFound, Unavailable
 from appliance.inference.protocols import Embeddings
 from appliance.store.db import Store
 from appliance.store.jobs import Job, JobConflict
-from appliance.store.records import Change
+from appliance.store.records import Change, Chunking
 from tests.integration.test_documents import HashEmbedder
 
 PATIENCE_S = 30.0
@@ -53,10 +53,21 @@ class Bench:
         self.embedder = Embedder()
         self.courtesy = Courtesy(patience_s=0.05)
         self.changes: list[Change] = []
-        self.ingester = Ingester(self.store, self.embedder, DocumentSettings(), self.changes.append)
+        self.index_fault: Exception | None = None
+        self.ingester = Ingester(
+            self.store, self.embedder, DocumentSettings(), self.on_change, catch_up=self.raise_index_fault
+        )
         self.runner = JobRunner(
             self.store, self.originals, self.ingester, self.courtesy, lambda work: work(), keep_originals=keep
         )
+
+    def on_change(self, change: Change) -> None:
+        self.raise_index_fault()
+        self.changes.append(change)
+
+    def raise_index_fault(self) -> None:
+        if self.index_fault is not None:
+            raise self.index_fault
 
     def close(self) -> None:
         self.embedder.may.set()
@@ -302,3 +313,58 @@ def test_batches_follow_the_speed_of_the_machine() -> None:
     assert next_batch(4, 0.25, 4) == 4
     assert next_batch(4, 0.001, 4) == 8  # not at once: a short batch says little
     assert next_batch(64, 0.0, 64) == 64
+
+
+def test_attributes_and_cuts_come_with_the_document_in_one_change(bench: Bench) -> None:
+    text = " ".join(f"Sentence number {number} of a text that is cut." for number in range(60))
+    bench.runner.start()
+    job = bench.ended(bench.runner.submit("c", "a.txt", "a.txt", text.encode(), {"lang": "en"}, Chunking(64, 0)))
+    assert job.document_id is not None and job.started_at is not None
+    document = bench.store.document(job.document_id)
+    assert (document.attributes, document.chunking) == ({"lang": "en"}, Chunking(64, 0))
+    assert [change.generation for change in bench.changes] == [1]
+    again = bench.ended(bench.runner.submit("c", "a.txt", "a.txt", text.encode(), {"lang": "de"}, Chunking(64, 0)))
+    assert (again.ending, bench.store.document(document.id).attributes) == ("unchanged", {"lang": "de"})
+    assert (bench.changes[-1].added, bench.changes[-1].removed) == ((), ())
+    same = bench.ended(bench.runner.submit("c", "a.txt", "a.txt", text.encode(), None, Chunking(64, 0)))
+    assert (same.ending, bench.store.document(document.id).attributes) == ("unchanged", {"lang": "de"})
+    assert len(bench.changes) == 2
+    coarser = bench.ended(bench.submit(text=text))
+    assert coarser.ending == "replaced" and coarser.chunks < document.chunks
+    assert bench.store.document(document.id).attributes == {"lang": "de"}
+    with pytest.raises(BadRequest):
+        bench.runner.submit("c", "b.txt", "b.txt", b"B", {"": 1})
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_document_whose_indexing_failed_is_said_to_be_unchanged_only_when_it_is_indexed(
+    bench: Bench, waits: bool
+) -> None:
+    bench.runner.start()
+    bench.index_fault = DiskFull("The disk is full: the search index cannot be written.")
+    if waits:
+        with pytest.raises(DiskFull):
+            result(bench.runner.ingest("c", "a.txt", "a.txt", b"One thing."))
+    else:
+        assert bench.ended(bench.submit()).state == "indexed"  # the store has it; the index follows on its own
+    assert len(bench.store.documents()) == 1
+    with pytest.raises(DiskFull):
+        result(bench.runner.ingest("c", "a.txt", "a.txt", b"One thing."))
+    bench.index_fault = None
+    assert result(bench.runner.ingest("c", "a.txt", "a.txt", b"One thing.")).status == "unchanged"
+    bench.until_files({bench.store.documents()[0].sha256})
+
+
+def test_a_delete_looks_at_its_own_originals_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.runner.start()
+    first, twin = bench.ended(bench.submit()), bench.ended(bench.submit("twin.txt"))
+    bench.embedder.may.clear()
+    queued = bench.submit(text="Another thing.")
+    monkeypatch.setattr(Originals, "keep_only", lambda *_: pytest.fail("all originals were listed"))
+    for job, left in ((first, {twin.sha256}), (twin, set())):
+        assert job.document_id is not None
+        bench.store.delete([job.document_id])
+        bench.runner.settle([job.sha256])
+        assert bench.files() - {queued.sha256} == left
+    bench.embedder.may.set()
+    bench.until_files(set())

@@ -7,9 +7,10 @@ A `Hot` is a snapshot that shares its arrays with the one before it:
     rows      0 ........ graphed ........ count ...... capacity
               └ the graph ┘└── scanned ──┘└ never read ┘
 
-`with_added` writes behind `count` and gives a snapshot that ends later, so searches go on over theirs without a lock.
-The graph never changes either: hnswlib allows no insertion beside searches, and one waits as long as an insertion
-takes; `with_graph` inserts into a copy. One writer at a time makes snapshots, always of the newest one.
+`with_added` writes behind `count` and gives a snapshot that ends later, `without` gives one with another mask, so
+searches go on over theirs without a lock, and see what was there when they began. The graph never changes either:
+hnswlib allows no insertion beside searches, and one waits as long as an insertion takes; `with_graph` inserts into a
+copy. One writer at a time makes snapshots, always of the newest one.
 """
 
 from __future__ import annotations
@@ -34,32 +35,26 @@ _SLICE = 256  # rows inserted between two looks at whether the graph is still wa
 _CAPACITY = 256
 
 
-@dataclass
-class Removed:
-    """Rows that were removed; shared by all snapshots of a tier."""
-
-    dead: Mask
-    count: int = 0
-
-
 @dataclass(frozen=True)
 class Hot:
     """Vectors in memory, in the order in which they were added."""
 
     all_ids: Ids  # (capacity,)
     all_vectors: Halves  # (capacity, dim)
-    removed: Removed
+    dead: Mask  # (count,): rows that were removed
     count: int = 0
+    alive: int = 0  # rows that were not
     walked: int = 0
     graph: hnswlib.Index | None = None
     efforts: Efforts = ()
     ascending: bool = True
+    series: object = field(default_factory=object)  # all snapshots of one tier have the same
     name: str = field(default="hot", init=False)
 
     @classmethod
     def empty(cls, dim: int) -> Hot:
         """None."""
-        return cls(np.empty(0, np.int64), np.empty((0, dim), np.float16), Removed(np.zeros(0, bool)))
+        return cls(np.empty(0, np.int64), np.empty((0, dim), np.float16), np.zeros(0, bool))
 
     @property
     def ids(self) -> Ids:
@@ -71,16 +66,6 @@ class Hot:
         """Of every row `(n, dim)`."""
         return self.all_vectors[: self.count]
 
-    @property
-    def dead(self) -> Mask:
-        """Rows that were removed."""
-        return self.removed.dead[: self.count]
-
-    @property
-    def alive(self) -> int:
-        """How many were not."""
-        return self.count - self.removed.count
-
     def with_added(self, ids: Ids, vectors: Halves) -> Hot:
         """A snapshot with these rows too."""
         grown = self if self.count + len(ids) <= len(self.all_ids) else self._grown(len(ids))
@@ -88,23 +73,26 @@ class Hot:
         grown.all_ids[self.count : end] = ids
         grown.all_vectors[self.count : end] = vectors
         added = np.concatenate([self.ids[-1:], ids])
-        return replace(grown, count=end, ascending=self.ascending and bool(np.all(np.diff(added) > 0)))
+        return replace(
+            grown,
+            count=end,
+            dead=np.concatenate([self.dead, np.zeros(len(ids), bool)]),
+            alive=self.alive + len(ids),
+            ascending=self.ascending and bool(np.all(np.diff(added) > 0)),
+        )
 
     def _grown(self, more: int) -> Hot:
         capacity = max(_CAPACITY, self.count + more, 2 * len(self.all_ids))
         ids = np.empty(capacity, np.int64)
         vectors = np.empty((capacity, self.all_vectors.shape[1]), np.float16)
         ids[: self.count], vectors[: self.count] = self.ids, self.vectors
-        # The mask is shared by snapshots, and the one writer removes by the newest: it moves to the new array.
-        dead = np.zeros(capacity, bool)
-        dead[: len(self.removed.dead)] = self.removed.dead
-        self.removed.dead = dead
         return replace(self, all_ids=ids, all_vectors=vectors)
 
-    def remove(self, rows: Rows) -> None:
-        """Take rows that are alive out of the searches of all snapshots."""
-        self.removed.dead[rows] = True
-        self.removed.count += len(rows)
+    def without(self, rows: Rows) -> Hot:
+        """A snapshot in which these rows, which are alive, are removed."""
+        dead = self.dead.copy()
+        dead[rows] = True
+        return replace(self, dead=dead, alive=self.alive - len(rows))
 
     def with_graph(self, graph: hnswlib.Index, walked: int, efforts: Efforts) -> Hot:
         """A snapshot whose first `walked` rows are under `graph`."""

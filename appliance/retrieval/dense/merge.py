@@ -5,7 +5,7 @@ Must not know where they are written, nor when.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -38,7 +38,11 @@ class Merge:
                 block[own] = part.vectors[rows[own]]
             yield block
 
-    def died_since(self) -> Rows:
-        """Places in `ids` of what was removed from the parts since."""
-        died = [part.dead[rows] for part, rows in zip(self._parts, self._alive, strict=True)]
+    def died_since(self, now: Mapping[object, Part]) -> Rows:
+        """Places in `ids` of what was removed from the parts since.
+
+        Args:
+            now: the parts as they are now, by their series.
+        """
+        died = [now[part.series].dead[rows] for part, rows in zip(self._parts, self._alive, strict=True)]
         return np.flatnonzero(np.concatenate(died)[self._order])

@@ -11,6 +11,7 @@ Must not know collections or which segments there are.
 from __future__ import annotations
 
 import contextlib
+import copy
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,7 +58,7 @@ class Cancelled(Exception):
 
 
 class Segment:
-    """An open segment. `dead` alone changes: it belongs to the tier, not to the files."""
+    """An open segment. It never changes; `without` gives one with other rows removed over the same files."""
 
     walked: int
 
@@ -80,6 +81,7 @@ class Segment:
         self.walked = header.count
         self.ids: Ids = np.asarray(np.memmap(folder / header.ids.name, np.int64, "r"))
         self.vectors = _mapped_vectors(folder / header.vectors.name, dim)
+        self.series = object()  # all that `without` makes of it have the same
         self.dead: Mask = np.zeros(header.count, bool) if dead is None else dead
         self.alive = header.count - int(np.count_nonzero(self.dead))
         self._encode = header.quantizer.encoder()
@@ -109,10 +111,13 @@ class Segment:
         places = np.minimum(np.searchsorted(self.ids, ids), self.size - 1)
         return np.where(self.ids[places] == ids, places, -1)
 
-    def remove(self, rows: Rows) -> None:
-        """Take rows that are alive out of searches."""
-        self.dead[rows] = True
-        self.alive -= len(rows)
+    def without(self, rows: Rows) -> Segment:
+        """The same with these rows, which are alive, removed: that belongs to the tier, not to the files."""
+        other = copy.copy(self)
+        other.dead = self.dead.copy()
+        other.dead[rows] = True
+        other.alive = self.alive - len(rows)
+        return other
 
     def walk(self, vector: Floats, ef: int) -> Rows:
         """See `Part`."""

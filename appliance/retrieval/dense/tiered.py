@@ -5,9 +5,9 @@ Must not know text, collections or the store.
     add ─▶ hot (open) ─ full ─▶ hot (frozen) ─ sealed ─▶ segment ─ merged ─▶ larger segment
     expect ─▶ pending, read through `fetch` in every search ─ read ─▶ hot
 
-All of it is one immutable `_View`; a change makes another and swaps it in, so a search keeps the one it began with
-and waits for nothing. Writers share a lock that is held for short; the slow work (`maintain`) is done on the side and
-takes the lock to swap its result in. What was removed meanwhile is removed from the result.
+All of it is one immutable `View`; a change makes another and swaps it in, so a search keeps the one it began with and
+waits for nothing. Writers share a lock that is held for short; the slow work (`maintain`) is done on the side and takes
+the lock to swap its result in. What was removed meanwhile is removed from the result.
 
 On its own, without the appliance:
 
@@ -23,8 +23,8 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,28 +34,13 @@ from appliance.retrieval.dense.hot import Hot
 from appliance.retrieval.dense.merge import Merge
 from appliance.retrieval.dense.policy import Limits, SegmentSize, segments_to_merge
 from appliance.retrieval.dense.segment import Cancelled, Segment, write_segment
-from appliance.retrieval.dense.types import DEFAULT_TARGET, TARGETS, Asked, Floats, Hits, Ids
-from appliance.retrieval.dense.vectors import Halves, Query, as_unit, best, check_vectors
-from appliance.retrieval.dense.walk import search_part
+from appliance.retrieval.dense.types import DEFAULT_TARGET, Asked, Floats, Hits, Ids
+from appliance.retrieval.dense.vectors import Halves, check_vectors
+from appliance.retrieval.dense.view import READ_AT_ONCE, Fetch, View
 
 log = logging.getLogger(__name__)
 
-Fetch = Callable[[Ids], Halves]
-_READ_AT_ONCE = 4096  # pending vectors
 _FROZEN = 4  # full hot tiers that may wait to be sealed; then whoever adds seals them
-
-
-@dataclass(frozen=True)
-class _View:
-    """What a search sees."""
-
-    segments: tuple[Segment, ...]
-    hots: tuple[Hot, ...]  # the last one takes what is added
-    pending: Ids  # sorted; their vectors are still to be read
-
-    @property
-    def parts(self) -> tuple[Segment | Hot, ...]:
-        return (*self.segments, *self.hots)
 
 
 class TieredVectors:
@@ -89,7 +74,6 @@ class TieredVectors:
         self._folder = folder
         self._dim = dim
         self._label = label
-        self._fetch = fetch
         self._limits = limits or Limits()
         self._threads = threads
         self._lock = threading.RLock()  # held by whoever makes another view
@@ -104,7 +88,7 @@ class TieredVectors:
         self.generation = loaded.generation
         """Of the store, as the next manifest will name it; the owner sets it."""
         self._unverified = list(loaded.unverified)
-        self._view = _View(loaded.segments, (Hot.empty(dim),), np.empty(0, np.int64))
+        self._view = View(loaded.segments, (Hot.empty(dim),), np.empty(0, np.int64), fetch)
         self._append(*loaded.hot)  # several full ones may have been saved as one
         self._changed = False  # since the last manifest
         if loaded.foreign:
@@ -112,25 +96,39 @@ class TieredVectors:
             self._publish(self._view)
 
     def __len__(self) -> int:
-        view = self._view
-        return sum(part.alive for part in view.parts) + len(view.pending)
+        return len(self._view)
 
     def ids(self) -> Ids:
         """Ids that are alive, sorted."""
-        view = self._view
-        return np.sort(np.concatenate([*(part.ids[~part.dead] for part in view.parts), view.pending]))
+        return self._view.ids()
 
     def among(self, ids: Ids) -> Ids:
         """Those of `ids` that are there, in no order."""
-        view = self._view
-        found = [np.intersect1d(ids, view.pending)]
-        for part in view.parts:
-            if part.alive:
-                rows = part.rows_of(ids)
-                there = rows >= 0
-                there[there] = ~part.dead[rows[there]]
-                found.append(ids[there])
-        return np.concatenate(found)
+        return self._view.among(ids)
+
+    def view(self) -> View:
+        """What is in it now; it stays searchable as it is, whatever happens to the tier."""
+        return self._view
+
+    def search(
+        self,
+        vector: Floats,
+        k: int,
+        *,
+        target: float = DEFAULT_TARGET,
+        within: Ids | None = None,
+        notes: list[Asked] | None = None,
+    ) -> Hits:
+        """See `DenseView`.
+
+        Raises:
+            ValueError: `target` is none of `TARGETS`.
+        """
+        return self._view.search(vector, k, target=target, within=within, notes=notes)
+
+    def cosines(self, vector: Floats, ids: Ids) -> Floats:
+        """Exact cosine of each id `(n,)`, NaN where it is not there."""
+        return self._view.cosines(vector, ids)
 
     def add(self, ids: Ids, vectors: Floats) -> None:
         """Add unit `vectors` `(n, dim)` under new `ids` `(n,)`; searchable on return.
@@ -154,72 +152,15 @@ class TieredVectors:
         """Add ids whose vectors `fetch` reads: in every search, until `maintain` has read them for good."""
         with self._lock:
             new = np.setdiff1d(ids, self.among(ids))
-            self._swap(pending=np.union1d(self._view.pending, new))
+            self._swap(replace(self._view, pending=np.union1d(self._view.pending, new)))
 
     def remove(self, ids: Ids) -> None:
-        """Remove ids; those that are not there are passed over."""
+        """Remove ids; those that are not there are passed over. Who searches still finds them until it is done."""
         wanted = np.unique(np.asarray(ids, np.int64))
         with self._lock:
-            for part in self._view.parts:
-                rows = part.rows_of(wanted) if len(part.ids) else np.empty(0, np.int64)
-                rows = rows[rows >= 0]
-                rows = rows[~part.dead[rows]]
-                if len(rows):
-                    part.remove(rows)
-                    self._changed = True
-            if len(self._view.pending):
-                self._swap(pending=np.setdiff1d(self._view.pending, wanted))
-
-    def search(
-        self,
-        vector: Floats,
-        k: int,
-        *,
-        target: float = DEFAULT_TARGET,
-        within: Ids | None = None,
-        notes: list[Asked] | None = None,
-    ) -> Hits:
-        """See `DenseTier`.
-
-        Raises:
-            ValueError: `target` is none of `TARGETS`.
-        """
-        if target not in TARGETS:
-            raise ValueError(f"the recall target is one of {TARGETS}")
-        view = self._view
-        query = Query(vector)
-        found: list[Hits] = []
-        for part in view.parts:
-            if part.alive:
-                hits, asked = search_part(part, query, k, target, within)
-                found.append(hits)
-                if notes is not None:
-                    notes.append(asked)
-        if len(view.pending):
-            found.append(self._search_pending(view.pending, query, k, within))
-        if not found:
-            return np.empty(0, np.int64), np.empty(0, np.float32)
-        if len(found) == 1:
-            return best(*found[0], k)
-        return best(np.concatenate([ids for ids, _ in found]), np.concatenate([scores for _, scores in found]), k)
-
-    def cosines(self, vector: Floats, ids: Ids) -> Floats:
-        """Exact cosine of each id `(n,)`, NaN where it is not there."""
-        view = self._view
-        query = Query(vector)
-        wanted = np.asarray(ids, np.int64)
-        scores = np.full(len(wanted), np.nan, np.float32)
-        for part in view.parts:
-            if part.alive:
-                rows = part.rows_of(wanted)
-                there = np.flatnonzero(rows >= 0)
-                there = there[~part.dead[rows[there]]]
-                scores[there] = query.cosines(part.vectors[rows[there]])
-        waiting = np.flatnonzero(np.isin(wanted, view.pending))
-        if len(waiting):
-            _, vectors = self._read(wanted[waiting])
-            scores[waiting] = query.cosines(vectors)
-        return scores
+            there = self._view.among(wanted)
+            if len(there):
+                self._swap(self._view.without(there))
 
     def maintain(self, *, quiet: bool = False) -> bool:
         """Do the next piece of slow work, if there is any; whether there was. Searches go on beside it.
@@ -256,7 +197,7 @@ class TieredVectors:
         """Do all slow work now, that of a quiet time too, and seal what is hot."""
         with self._lock:
             if self._view.hots[-1].count:
-                self._swap(hots=(*self._view.hots, Hot.empty(self._dim)))
+                self._swap(replace(self._view, hots=(*self._view.hots, Hot.empty(self._dim))))
         while self.maintain(quiet=True):
             pass
 
@@ -281,20 +222,9 @@ class TieredVectors:
     def _wanted(self) -> bool:
         return not self._closing
 
-    def _swap(
-        self,
-        *,
-        segments: Sequence[Segment] | None = None,
-        hots: Sequence[Hot] | None = None,
-        pending: Ids | None = None,
-    ) -> None:
+    def _swap(self, view: View) -> None:
         """Another view; the lock is held."""
-        view = self._view
-        self._view = _View(
-            view.segments if segments is None else tuple(segments),
-            view.hots if hots is None else tuple(hots),
-            view.pending if pending is None else pending,
-        )
+        self._view = view
         self._changed = True
 
     def _append(self, ids: Ids, vectors: Halves, pending: Ids | None = None) -> None:
@@ -306,24 +236,7 @@ class TieredVectors:
             if hots[-1].count >= self._limits.seal:
                 hots.append(Hot.empty(self._dim))
             begin = end
-        self._swap(hots=hots, pending=pending)
-
-    def _read(self, ids: Ids) -> tuple[Ids, Halves]:
-        """Those of `ids` that have a vector, and the vectors as the others are kept; NaN rows in between stay."""
-        assert self._fetch is not None, "expect() needs fetch"  # noqa: S101
-        stored = self._fetch(ids)
-        stored = np.where(np.any(stored, axis=1, keepdims=True), stored, np.float16(np.nan))
-        return ids, as_unit(stored).astype(np.float16)
-
-    def _search_pending(self, pending: Ids, query: Query, k: int, within: Ids | None) -> Hits:
-        wanted = pending if within is None else np.intersect1d(pending, within)
-        found: list[Hits] = [(np.empty(0, np.int64), np.empty(0, np.float32))]
-        for begin in range(0, len(wanted), _READ_AT_ONCE):
-            ids, vectors = self._read(wanted[begin : begin + _READ_AT_ONCE])
-            there = ~np.isnan(vectors[:, 0])
-            rows, scores = query.nearest(vectors[there], k)
-            found.append((ids[there][rows], scores))
-        return np.concatenate([ids for ids, _ in found]), np.concatenate([scores for _, scores in found])
+        self._swap(replace(self._view, hots=tuple(hots), pending=self._view.pending if pending is None else pending))
 
     # Slow work. `_upkeep` is held; `_lock` is taken to swap the result in.
 
@@ -331,11 +244,13 @@ class TieredVectors:
         if not segment.verify():
             log.warning("the index part %s is damaged and will be built again", segment.folder.name)
             with self._lock:
-                self._swap(segments=[one for one in self._view.segments if one is not segment])
+                kept = tuple(one for one in self._view.segments if one.series is not segment.series)
+                self._swap(replace(self._view, segments=kept))
                 self.damaged = True
 
     def _read_pending(self) -> None:
-        ids, vectors = self._read(self._view.pending[:_READ_AT_ONCE])
+        ids = self._view.pending[:READ_AT_ONCE]
+        vectors = self._view.read(ids)
         with self._lock:
             there = np.isin(ids, self._view.pending) & ~np.isnan(vectors[:, 0])
             self._append(ids[there], vectors[there], np.setdiff1d(self._view.pending, ids))
@@ -348,9 +263,9 @@ class TieredVectors:
         with self._lock:
             hots = list(self._view.hots)
             for place, one in enumerate(hots):  # more may have been added, or it was frozen
-                if one.removed is hot.removed:
+                if one.series is hot.series:
                     hots[place] = one.with_graph(made[0], hot.count, made[1])
-            self._swap(hots=hots)
+            self._swap(replace(self._view, hots=tuple(hots)))
 
     def _seal(self) -> None:
         self._rewrite((), self._view.hots[:-1])
@@ -365,20 +280,21 @@ class TieredVectors:
 
     def _rewrite(self, segments: Sequence[Segment], hots: Sequence[Hot]) -> None:
         """Make one segment of what is alive in these parts, and put it in their place."""
-        merge = Merge((*segments, *hots))
+        parts: tuple[Segment | Hot, ...] = (*segments, *hots)
+        merge = Merge(parts)
         new: list[Segment] = []
         if len(merge.ids):
             path = write_segment(self._folder, merge.ids, merge.blocks, self._dim, self._wanted, self._threads)
             new = [Segment(path, self._dim)]
         with self._lock:
-            for segment in new:
-                segment.remove(merge.died_since())
             view = self._view
-            replaced = {id(part.removed) for part in hots}
+            now = {part.series: part for part in view.parts}
+            new = [segment.without(merge.died_since(now)) for segment in new]
+            replaced = {part.series for part in parts}
             kept = replace(
                 view,
-                segments=tuple(one for one in view.segments if one not in segments) + tuple(new),
-                hots=tuple(one for one in view.hots if id(one.removed) not in replaced),
+                segments=(*(one for one in view.segments if one.series not in replaced), *new),
+                hots=tuple(one for one in view.hots if one.series not in replaced),
             )
             try:
                 self._publish(kept)
@@ -386,9 +302,9 @@ class TieredVectors:
                 for segment in new:
                     shutil.rmtree(segment.folder, ignore_errors=True)
                 raise
-            self._swap(segments=kept.segments, hots=kept.hots)
+            self._swap(kept)
 
-    def _publish(self, view: _View, *, hot: bool = False) -> None:
+    def _publish(self, view: View, *, hot: bool = False) -> None:
         """Write a manifest; the files of its segments are there."""
         hots = view.hots if hot else ()
         state.save(self._folder, self._number + 1, self._label, self._dim, self.generation, view.segments, hots)

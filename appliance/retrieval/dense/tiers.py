@@ -22,6 +22,7 @@ from appliance.retrieval.dense.policy import Limits
 from appliance.retrieval.dense.tiered import TieredVectors
 from appliance.retrieval.dense.types import Ids, Sizes
 from appliance.retrieval.dense.vectors import as_unit
+from appliance.retrieval.dense.view import View
 from appliance.store.records import Change, Vectors
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,10 @@ class Tiers:
     def get(self, collection: str) -> TieredVectors | None:
         """The vectors of a collection; None when it has none."""
         return self._tiers.get(collection)
+
+    def views(self) -> dict[str, View]:
+        """The vectors of every collection as they are now."""
+        return {collection: tier.view() for collection, tier in list(self._tiers.items())}
 
     def open(self, live: Mapping[str, Ids], generation: int) -> None:
         """Have exactly the `live` ids of every collection, whatever is in the folder or in memory.
@@ -133,7 +138,7 @@ class Tiers:
             hot=sum(hot.alive for hot in hots),
             cold=sum(segment.alive for segment in segments),
             pending=sum(len(view.pending) for view in views),
-            removed=sum(part.count - part.alive for part in (*hots, *segments)),
+            removed=sum(len(part.ids) - part.alive for view in views for part in view.parts),
             segments=len(segments),
         )
 

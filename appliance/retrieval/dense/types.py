@@ -40,24 +40,14 @@ class Sizes(msgspec.Struct, frozen=True):
     segments: int
 
 
-class DenseTier(Protocol):
-    """A set of vectors that can be searched. Searches may run in many threads beside one writer."""
+class DenseView(Protocol):
+    """A set of vectors that can be searched, as it was at some moment: it never changes. For any thread."""
 
     def __len__(self) -> int:
         """Vectors that are alive."""
 
     def ids(self) -> Ids:
         """Ids that are alive, sorted."""
-
-    def add(self, ids: Ids, vectors: Floats) -> None:
-        """Add unit `vectors` `(n, dim)` under new `ids` `(n,)`; searchable on return.
-
-        Raises:
-            ValueError: an id is there already, or a vector is not finite or not of unit length; nothing was added.
-        """
-
-    def remove(self, ids: Ids) -> None:
-        """Remove ids; those that are not there are passed over."""
 
     def search(
         self,
@@ -80,3 +70,20 @@ class DenseTier(Protocol):
 
     def cosines(self, vector: Floats, ids: Ids) -> Floats:
         """Exact cosine of each id `(n,)`, NaN where it is not there."""
+
+
+class DenseTier(DenseView, Protocol):
+    """A set of vectors that changes. Searches may run in many threads beside one writer; each sees one moment."""
+
+    def add(self, ids: Ids, vectors: Floats) -> None:
+        """Add unit `vectors` `(n, dim)` under new `ids` `(n,)`; searchable on return.
+
+        Raises:
+            ValueError: an id is there already, or a vector is not finite or not of unit length; nothing was added.
+        """
+
+    def remove(self, ids: Ids) -> None:
+        """Remove ids; those that are not there are passed over."""
+
+    def view(self) -> DenseView:
+        """What is in it now, for as long as somebody looks at it."""

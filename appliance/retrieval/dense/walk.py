@@ -47,6 +47,10 @@ class Part(Protocol):
         """How many were not."""
 
     @property
+    def series(self) -> object:
+        """The same for all versions of a part, in which more or less is removed."""
+
+    @property
     def walked(self) -> int:
         """The graph has the rows before this one."""
 

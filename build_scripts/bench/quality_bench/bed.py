@@ -29,7 +29,7 @@ class Candidates(msgspec.Struct, frozen=True):
     places: Places
     bm25: Floats  # NaN where the lexical half did not find it
     cosine: Floats
-    mass: float  # `LexicalIndex.mass` of the question
+    mass: float  # `LexicalView.mass` of the question
 
     def only(self, keep: npt.NDArray[np.bool_]) -> Candidates:
         """Those of `keep` `(n,)`."""
@@ -59,7 +59,7 @@ class Bed:
         return [self._candidates(one.text, vector) for one, vector in zip(questions, vectors, strict=True)]
 
     def _candidates(self, text: str, vector: npt.NDArray[np.float32]) -> Candidates:
-        hits = self._lexical.search(text, self._found.name, self._settings.lexical_candidates)
+        hits = self._lexical.view().search(text, self._found.name, self._settings.lexical_candidates)
         bm25 = {hit.chunk_id: hit.score for hit in hits}
         cosine = self.vectors @ vector
         nearest = np.argsort(-cosine, kind="stable")[: self._settings.dense_candidates]
@@ -68,5 +68,5 @@ class Bed:
             places,
             np.array([bm25.get(int(place), np.nan) for place in places], np.float64),
             cosine[places].astype(np.float64),
-            self._lexical.mass(text, self._found.name),
+            self._lexical.view().mass(text, self._found.name),
         )

@@ -269,7 +269,7 @@ def test_check_names_what_does_not_agree(store: Store, tmp_path: Path) -> None:
 def test_a_full_disk_is_told_and_made_up_for(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recall = recall_over(store, tmp_path / "index")
     recall.apply(put(store, "a.txt", ["the pump"]))
-    lexical = recall._indexes.lexical
+    lexical = recall._indexes._lexical
     commit = lexical.commit
 
     def full(_: int) -> None:

@@ -28,7 +28,7 @@ def made(folder: Path, texts: Iterable[str], collection: str = "a", label: str =
 
 
 def found(index: LexicalIndex, query: str, collection: str = "a", limit: int = 10) -> list[int]:
-    return [hit.chunk_id for hit in index.search(query, collection, limit)]
+    return [hit.chunk_id for hit in index.view().search(query, collection, limit)]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_term_of_tiny_corpora_scores_above_zero_and_ranks_right(
 ) -> None:
     index = made(tmp_path, texts)
     assert found(index, "pump") == order
-    assert all(hit.score > 0 for hit in index.search("pump", "a", 10))
+    assert all(hit.score > 0 for hit in index.view().search("pump", "a", 10))
     index.close()
 
 
@@ -126,7 +126,7 @@ def test_a_closed_index_says_so(tmp_path: Path) -> None:
     index = made(tmp_path, ["pump"])
     index.close()
     with pytest.raises(Unavailable):
-        index.search("pump", "a", 1)
+        index.view().search("pump", "a", 1)
 
 
 def test_any_damaged_byte_is_noticed_or_harmless(tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def hall(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LexicalIndex]:
 def test_a_filter_finds_what_a_search_of_all_would_find_inside_it(
     hall: LexicalIndex, documents: set[int], query: str, limit: int
 ) -> None:
-    inside = [hit for hit in hall.search(query, "a", 60) if hit.chunk_id // 3 in documents]
-    filtered = hall.search(query, "a", limit, np.array(sorted(documents), np.int64))
+    inside = [hit for hit in hall.view().search(query, "a", 60) if hit.chunk_id // 3 in documents]
+    filtered = hall.view().search(query, "a", limit, np.array(sorted(documents), np.int64))
     assert [hit.chunk_id for hit in filtered] == [hit.chunk_id for hit in inside[:limit]]
     assert [hit.score for hit in filtered] == pytest.approx([hit.score for hit in inside[:limit]])
 
@@ -203,11 +203,11 @@ def test_of_equals_the_lowest_ids_are_found_however_the_segments_lie(tmp_path: P
 
 def test_a_term_is_as_rare_as_it_is_in_its_own_collection(tmp_path: Path) -> None:
     index = made(tmp_path, ["pump seal", "pump oil", "valve"])
-    alone = index.search("pump seal", "a", 3), index.mass("pump seal", "a")
+    alone = index.view().search("pump seal", "a", 3), index.view().mass("pump seal", "a")
     index.add(LexicalText(10 + number, "Prüfung 2", "seal seal") for number in range(3))
     index.commit(2)
-    assert [hit.chunk_id for hit in index.search("pump seal", "a", 3)] == [hit.chunk_id for hit in alone[0]]
-    assert index.mass("seal", "a") > index.mass("seal", "Prüfung 2")
+    assert [hit.chunk_id for hit in index.view().search("pump seal", "a", 3)] == [hit.chunk_id for hit in alone[0]]
+    assert index.view().mass("seal", "a") > index.view().mass("seal", "Prüfung 2")
     assert found(index, "seal", "Prüfung 2") == [10, 11, 12]
     assert found(index, "pump", "Prüfung 2") == []
     index.close()
