@@ -22,15 +22,6 @@ ENGLISH, CHINESE = (
 )
 
 
-@pytest.fixture(scope="module")
-def library(pocket: ResolvedPack, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with the sample manuals in it."""
-    data_dir = tmp_path_factory.mktemp("data")
-    done = run(data_dir, "ingest", *map(str, samples.manuals()))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return data_dir
-
-
 def one_line(text: str) -> str:
     """The only line of an error; there is no traceback."""
     lines = text.strip().splitlines()
@@ -191,9 +182,10 @@ def isolated() -> list[str]:
 
 def test_without_a_network_everything_works(pocket: ResolvedPack, tmp_path: Path) -> None:
     prefix = isolated()
-    manuals = [str(path) for path in samples.manuals()]
+    asked = (ENGLISH[0], CHINESE[0])
+    manuals = [str(path) for path in samples.manuals() if path.name in {question.document for question in asked}]
     assert run(tmp_path, "ingest", *manuals, prefix=prefix).returncode == 0
-    for question in (ENGLISH[0], CHINESE[0]):
+    for question in asked:
         done = run(tmp_path, "ask", question.question, "--json", prefix=prefix)
         assert done.returncode == 0, done.stderr
         reply: dict[str, Any] = json.loads(done.stdout)

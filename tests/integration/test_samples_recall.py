@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from appliance.config import DocumentSettings, ModelSettings, RecallSettings
-from appliance.documents.ingest import Ingester
+from appliance.config import ModelSettings, RecallSettings
 from appliance.inference.embedder import OnnxEmbedder
 from appliance.inference.reranker import OnnxReranker
 from appliance.packs import ResolvedPack
 from appliance.retrieval.search import Recall
 from appliance.retrieval.types import Passage, SearchRequest
-from appliance.samples import SampleQuestion, manuals, questions
-from appliance.store.db import Store
+from appliance.samples import SampleQuestion, questions
+from appliance.store.db import STORE_FILE, Store
 
 # A cross-encoder over 50 passages a question would take the tests many minutes; the best few are what it sorts.
 SETTINGS = RecallSettings(fused_candidates=8)
@@ -22,19 +22,14 @@ ANSWERABLE = [question for question in questions() if question.answerable]
 
 
 @pytest.fixture(scope="module")
-def recall(pocket: ResolvedPack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recall]:
-    folder = tmp_path_factory.mktemp("samples")
-    store = Store.open(folder / "store.sqlite3")
+def recall(pocket: ResolvedPack, library: Path) -> Iterator[Recall]:
+    store = Store.open(library / STORE_FILE)
     embedder = OnnxEmbedder(pocket.embedder, ModelSettings())
     reranker = OnnxReranker(pocket.reranker, ModelSettings()) if pocket.reranker else None
     mix = pocket.reranker.mix if pocket.reranker else None
-    opened = Recall(store, folder / "index", embedder, reranker, SETTINGS, mix)
+    opened = Recall(store, library / "index", embedder, reranker, SETTINGS, mix)
     opened.open()
-    ingester = Ingester(store, embedder, DocumentSettings(), opened.apply)
-    outcomes = [ingester.ingest_bytes("samples", path.name, path.name, path.read_bytes()) for path in manuals()]
-    assert [outcome.status for outcome in outcomes] == ["added"] * len(manuals())
     yield opened
-    ingester.close()
     opened.close()
     store.close()
 
@@ -55,7 +50,7 @@ def test_there_are_ten_questions_in_each_language() -> None:
 @pytest.mark.parametrize("rerank", [False, True])
 @pytest.mark.parametrize("question", ANSWERABLE, ids=lambda question: question.id)
 def test_the_right_page_is_among_the_first_three(recall: Recall, question: SampleQuestion, rerank: bool) -> None:
-    request = SearchRequest(question.question, "samples", "hybrid", rerank, 3, 60_000.0)
+    request = SearchRequest(question.question, "default", "hybrid", rerank, 3, 60_000.0)
     found = recall.search(request)
     assert any(is_right(passage, question) for passage in found.passages), [
         (passage.document, passage.page_first, round(passage.score, 3)) for passage in found.passages
@@ -74,7 +69,7 @@ def test_the_right_page_is_among_the_first_three(recall: Recall, question: Sampl
     ],
 )
 def test_part_numbers_and_traditional_characters_are_found_by_words(recall: Recall, query: str, document: str) -> None:
-    found = recall.search(SearchRequest(query, "samples", "lexical", False, 3)).passages
+    found = recall.search(SearchRequest(query, "default", "lexical", False, 3)).passages
     assert found[0].document == document
 
 

@@ -30,11 +30,9 @@ GROUNDED = {"appliance": {"collection": "default"}}
 
 
 @pytest.fixture(scope="module")
-def service(pocket: ResolvedPack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(library: Path) -> Iterator[Service]:
     """A service with the sample manuals in it."""
-    folder = tmp_path_factory.mktemp("service")
-    assert run(folder / "data", "ingest", *map(str, samples.manuals())).returncode == 0
-    with serving(folder / "data", folder / "log") as running:
+    with serving(library, library.parent / "log") as running:
         yield running
 
 
