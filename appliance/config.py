@@ -129,6 +129,18 @@ class DocumentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ocr_page_timeout_s: PositiveS = 60.0  # for each of them, besides parse_timeout_s
 
 
+class TelemetrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Traces and figures of the service."""
+
+    enabled: bool = True
+    text: bool = False  # traces may hold the questions; never what is in documents
+    slow_ms: PositiveMs = 5000.0  # what takes longer is kept, whatever else there is
+    traces: Positive = 2000  # kept of ordinary requests, and as many of slow and failed ones
+    store_bytes: Annotated[int, Meta(ge=1 << 20, le=1 << 40)] = 64 << 20  # for traces and snapshots of all figures
+    snapshot_s: PositiveS = 30.0  # between two of them
+    otlp_endpoint: str = ""  # of a collector, e.g. http://127.0.0.1:4318; "": nothing is sent
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole tree. Paths are empty until `load` fills in their defaults."""
 
@@ -141,6 +153,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answer: AnswerSettings = AnswerSettings()
     cache: CacheSettings = CacheSettings()
     documents: DocumentSettings = DocumentSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     @property
     def data_path(self) -> Path:

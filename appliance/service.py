@@ -38,11 +38,13 @@ from appliance.inference.remembered import RememberedQueries
 from appliance.inference.reranker import OnnxReranker
 from appliance.packs import PackStore, ResolvedPack, load_manifest
 from appliance.packs.files import require_intact
+from appliance.retrieval.dense.types import Sizes
 from appliance.retrieval.remembered import RememberedRecall
 from appliance.retrieval.search import Recall
 from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.attributes import Attributes
 from appliance.store.db import STORE_FILE, Store
+from appliance.store.jobs import LIVE
 from appliance.store.keys import ApiKey, CreatedKey, KeyTable, NewKey
 from appliance.store.lock import DataDirLock
 from appliance.store.records import Change, Collection, Document, RecallTarget
@@ -163,7 +165,7 @@ class Appliance:
             # An engine that reuses nothing gains nothing by a layout that depends on what was asked before.
             layout = Layout(by_use=not self.settings.engine.deterministic)
             cores = len(os.sched_getaffinity(0))
-            pilot = Pilot(2 * cores, self.settings.answer.max_waiting, self.settings.recall.rerank_budget_ms)
+            self._pilot = Pilot(2 * cores, self.settings.answer.max_waiting, self.settings.recall.rerank_budget_ms)
             self._answerer = Answerer(
                 self._remembered,
                 self._engine,
@@ -171,7 +173,7 @@ class Appliance:
                 self.settings.answer,
                 quotes=spec.quotes,
                 layout=layout,
-                pilot=pilot,
+                pilot=self._pilot,
             )
             self._closing.push(closing.pop_all())
             self._opened = True
@@ -426,6 +428,40 @@ class Appliance:
     def _let_go(self) -> None:
         with self._writing:  # not before the last write has ended
             self._closing.close()
+
+    # What is shown of the parts; for any thread, once it is `opened`.
+
+    @property
+    def opened(self) -> bool:
+        """Whether the store and its indexes are open."""
+        return self._opened
+
+    @property
+    def engine(self) -> EngineClient | None:
+        """The generation engine, once the data directory is claimed."""
+        return self._engine
+
+    @property
+    def waiting(self) -> tuple[int, float]:
+        """How many questions wait for recall, and for how many seconds the first of them has."""
+        return self._pilot.waiting
+
+    def documents_waiting(self) -> int:
+        """Documents that are queued or under way. Blocking."""
+        counts = self._jobs.counts()
+        return sum(counts.get(state, 0) for state in LIVE)
+
+    def stored(self) -> Sequence[Collection]:
+        """All collections. Blocking."""
+        return self._store.collections()
+
+    def vectors(self) -> Sizes:
+        """How many vectors lie where."""
+        return self._recall.sizes()
+
+    def caches(self) -> Mapping[str, Figures]:
+        """See `cache_figures`. Blocking."""
+        return {name: cache.figures() for name, cache in self._caches.items()}
 
     def health(self) -> dict[str, ComponentState]:
         """The state of each part; may be asked at any time."""

@@ -93,7 +93,7 @@ class Generation:
         }
         at_ns = span.start_ns
         for name, ms in self._phases(self._started).items():
-            at_ns = past(name, ms, within=span, start_ns=at_ns, **known.get(name, {})).end_ns
+            at_ns = past(name, ms, known.get(name), within=span, start_ns=at_ns).end_ns
             if self._counts:
                 times.add(name, ms)
 

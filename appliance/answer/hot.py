@@ -103,7 +103,7 @@ class HotAnswers:
             flying = None if refresh or kept is not None else self._flights.get(_flight_key(question, name))
             outcome = "hit" if flying is not None else outcome
             looking.set("outcome", outcome)
-        note(**{"appliance.cache": outcome})
+        note({"appliance.cache": outcome})
         note_text("appliance.question", question.messages[-1].content)
         if kept is not None:
             for event in _replayed(kept, question, outcome, looking.ms):

@@ -97,7 +97,7 @@ class Answerer:
         """
         _check(question)
         run = _Run(question, self._settings)
-        note(**{"appliance.deadline_ms": run.deadline_ms, "appliance.priority": question.priority})
+        note({"appliance.deadline_ms": run.deadline_ms, "appliance.priority": question.priority})
         note_text("appliance.question", question.messages[-1].content)
         way = self._plain(run) if question.collection is None else self._grounded(run)
         async with contextlib.aclosing(way) as events:
@@ -197,7 +197,7 @@ class Answerer:
             found = await asyncio.to_thread(self._recall.search, request)
         took_ms = run.times.elapsed_ms() - begun_ms - found.timings_ms.get("rerank", 0.0)
         self._pilot.learn_recall(course.rung, took_ms)
-        note(**{"appliance.rung": course.rung.name.lower(), "appliance.passages": len(found.passages)})
+        note({"appliance.rung": course.rung.name.lower(), "appliance.passages": len(found.passages)})
         run.course = course
         run.degraded += [course.reason] if course.reason else []
         run.degraded += found.degraded
@@ -391,7 +391,7 @@ class _Run:
                 speculated_accepted=sum(choice.tokens.speculated_accepted for choice in self.choices),
             ),
         )
-        note(**{"appliance.grounded": self.grounded, "appliance.degraded": codes(self.degraded)})
+        note({"appliance.grounded": self.grounded, "appliance.degraded": codes(self.degraded)})
         reasons = [choice.finish_reason for choice in self.choices]
         return Finished(reasons[0], report, tuple(reasons[1:]))
 

@@ -94,15 +94,19 @@ async def _tell(
 async def _serve(settings: config.Settings, reread: Callable[[], config.Settings]) -> None:
     from appliance.http.app import create_app
     from appliance.http.server import Server
+    from appliance.observe import telemetry_of
     from appliance.service import Appliance
     from appliance.store.lock import make_data_dir
 
     notifier, given = systemd.Notifier(), systemd.listeners()  # before a child is started: they are not for it
     make_data_dir(settings.data_path)
     appliance = Appliance(settings)
-    app = create_app(appliance, loading=True)
+    telemetry = telemetry_of(appliance)
+    app = create_app(appliance, loading=True, telemetry=telemetry)
     # Bind first: a port in use is told at once, before a model is loaded. Serve then: health is asked meanwhile.
     with Server.bind(settings, given) as server:
+        if telemetry is not None:
+            telemetry.start()
         serving = asyncio.create_task(server.run(app))
         telling = asyncio.create_task(_tell(notifier, appliance, app.lifecycle, server.socket, reread))
         opening = asyncio.create_task(_open(appliance, app.lifecycle))
@@ -117,4 +121,6 @@ async def _serve(settings: config.Settings, reread: Callable[[], config.Settings
             await asyncio.gather(opening, serving, return_exceptions=True)
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
+            if telemetry is not None:
+                await asyncio.to_thread(telemetry.stop)
             await appliance.close()

@@ -79,8 +79,7 @@ class Parser:
             self._kill()
         if reply.parsed is None:
             raise UnreadableDocument(reply.failure or "It could not be read.")
-        attributes: dict[str, Any] = {"process.pid": process.pid}
-        past("parse.worker", reply.read_ms, **attributes)
+        past("parse.worker", reply.read_ms, {"process.pid": process.pid})
         return reply.parsed
 
     def interrupt(self) -> None:

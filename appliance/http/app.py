@@ -14,6 +14,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from appliance import __version__
+from appliance.errors import NotFound
 from appliance.http.ask import AskController
 from appliance.http.auth import Access
 from appliance.http.auth_backend import LabelledBackend
@@ -26,12 +27,15 @@ from appliance.http.edge import Edge
 from appliance.http.embeddings import EmbeddingsController
 from appliance.http.health import HealthController
 from appliance.http.lifecycle import Lifecycle
+from appliance.http.metrics import MetricsController
 from appliance.http.origins import Origins
 from appliance.http.ports import Backend
 from appliance.http.problems import handle
 from appliance.http.rerank import RerankController
 from appliance.http.search import SearchController
 from appliance.http.stored import StoredController
+from appliance.http.traces import TracesController
+from appliance.telemetry.whole import Telemetry
 
 
 class Application(Litestar):
@@ -42,16 +46,23 @@ class Application(Litestar):
         access: how it is told where it listens.
     """
 
-    def __init__(self, backend: Backend, *, loading: bool = False) -> None:
+    def __init__(self, backend: Backend, *, loading: bool = False, telemetry: Telemetry | None = None) -> None:
         self.lifecycle = Lifecycle(loading=loading)
         self.access = Access(backend)
 
         def labelled(request: Request[Any, Any, Any]) -> Any:
             return LabelledBackend(backend, request.state["caller"].label)
 
+        def measuring() -> Telemetry:
+            if telemetry is None:
+                raise NotFound("Telemetry is off.", remedy="Set telemetry.enabled = true and start the service again.")
+            return telemetry
+
         super().__init__(
             route_handlers=[
                 HealthController,
+                MetricsController,
+                TracesController,
                 AskController,
                 SearchController,
                 RerankController,
@@ -65,6 +76,7 @@ class Application(Litestar):
             dependencies={
                 "backend": Provide(labelled, sync_to_thread=False),
                 "lifecycle": Provide(lambda: self.lifecycle, sync_to_thread=False),
+                "telemetry": Provide(measuring, sync_to_thread=False),
             },
             guards=[check_scope],
             exception_handlers={Exception: handle},
@@ -91,6 +103,9 @@ class Application(Litestar):
             await super().__call__(scope, receive, send)
 
 
-def create_app(backend: Backend, *, loading: bool = False) -> Application:
-    """The application over `backend`; `loading`: of which only the health is asked until `lifecycle.loaded()`."""
-    return Application(backend, loading=loading)
+def create_app(backend: Backend, *, loading: bool = False, telemetry: Telemetry | None = None) -> Application:
+    """The application over `backend`; `loading`: of which only the health is asked until `lifecycle.loaded()`.
+
+    `telemetry` is what the routes of traces and figures show; None: that there is none.
+    """
+    return Application(backend, loading=loading, telemetry=telemetry)

@@ -28,7 +28,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
+HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})  # answered while the service loads and stops
 CONSOLE_PATH = re.compile(r"/(console/.*)?")  # its page tells that the service is loading
 # A client that is refused while it sends gets this long to notice; closing at once would reset the
 # connection, and the reply with it.

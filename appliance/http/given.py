@@ -10,6 +10,8 @@ from litestar.params import SkipValidation
 
 from appliance.http.lifecycle import Lifecycle
 from appliance.http.ports import Backend
+from appliance.telemetry.whole import Telemetry
 
 GivenBackend = NamedDependency[SkipValidation[Backend]]
 GivenLifecycle = NamedDependency[SkipValidation[Lifecycle]]
+GivenTelemetry = NamedDependency[SkipValidation[Telemetry]]

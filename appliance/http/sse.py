@@ -91,7 +91,7 @@ async def _chunks(feed: Feed, first: Event | None, writer: Format, ping_s: float
         return
     except Exception as error:
         problem = problem_of(error)
-        note(**{"error.type": problem.code})
+        note({"error.type": problem.code})
         yield writer.error(problem)
     finally:
         writing.attributes |= {"events": events, "size_bytes": size, "blocked_ms": round(blocked_ns / 1e6, 2)}

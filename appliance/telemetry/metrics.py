@@ -149,7 +149,7 @@ class Metrics(Collector):
     """All figures of one service. For any thread."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # a time beside each counter, which nothing here reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a time beside each counter, which nothing here reads
         self._registry = CollectorRegistry()
         self._sources: list[Source] = []
         self._counters: dict[str, Counter] = {}

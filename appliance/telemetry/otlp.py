@@ -80,7 +80,7 @@ class Push:
         """Send the last figures, and end."""
         self._stopped.set()
         self._thread.join(2 * _TIMEOUT_S)
-        self._spans.shutdown()
+        self._spans.shutdown()  # type: ignore[no-untyped-call]
         self._metrics.shutdown()
 
     def traces(self, records: Sequence[TraceRecord]) -> None:

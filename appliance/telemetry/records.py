@@ -13,6 +13,7 @@ import msgspec
 from appliance.telemetry.spans import Attribute, Span, Trace
 
 Kind = Literal["ordinary", "slow", "failed"]
+Value = str | bool | int | float | list[str | float]
 
 
 class SpanRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -23,7 +24,7 @@ class SpanRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     start_ms: float  # since the trace began
     ms: float
     parent: str = ""  # "": the trace's first span, or one of another program's
-    attributes: dict[str, str | bool | int | float | list[str] | list[int] | list[float]] = {}
+    attributes: dict[str, Value] = {}
     error: str = ""  # the name of what ended it early
 
 
@@ -108,5 +109,5 @@ def status_of(root: Span) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _plain(value: Attribute) -> str | bool | int | float | list[str] | list[int] | list[float]:
-    return value if isinstance(value, str | bool | int | float) else list(value)  # type: ignore[return-value]
+def _plain(value: Attribute) -> Value:
+    return value if isinstance(value, str | bool | int | float) else [*value]

@@ -129,7 +129,14 @@ def send_spans_to(sink: Sink | None, *, texts: bool = False) -> None:
     _sink, _texts = sink, texts
 
 
-def past(name: str, ms: float, *, within: Span | None = None, start_ns: int = 0, **attributes: Attribute) -> Span:
+def past(
+    name: str,
+    ms: float,
+    attributes: dict[str, Attribute] | None = None,
+    *,
+    within: Span | None = None,
+    start_ns: int = 0,
+) -> Span:
     """Work that another process measured, and told: a span of `ms` milliseconds from `start_ns` on, else until now.
 
     What followed it began at its `end_ns`.
@@ -161,7 +168,7 @@ def inside(outer: Span) -> Iterator[None]:
         _current.reset(token)
 
 
-def note(**attributes: Attribute) -> None:
+def note(attributes: dict[str, Attribute]) -> None:
     """Add attributes to the first span of the trace that this context is in; without one, nothing."""
     inside = _current.get()
     if inside is not None and inside.trace is not None:
@@ -171,7 +178,7 @@ def note(**attributes: Attribute) -> None:
 def note_text(name: str, text: str) -> None:
     """As `note`, for what people wrote; without the setting that allows it, nothing."""
     if _texts:
-        note(**{name: text})
+        note({name: text})
 
 
 def parse_traceparent(header: str) -> tuple[int, int]:

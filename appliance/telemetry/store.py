@@ -101,7 +101,7 @@ class TelemetryStore:
         def add(file: sqlite3.Connection) -> None:
             found = file.execute("SELECT body FROM traces WHERE root = ?", (root,)).fetchone()
             if found is not None:
-                whole = _trace(zlib.decompress(found[0])).with_spans(spans)
+                whole = _trace(_unpacked(found[0])).with_spans(spans)
                 file.execute("UPDATE traces SET body = ? WHERE root = ?", (_packed(whole), root))
 
         self._write(add)
@@ -131,7 +131,7 @@ class TelemetryStore:
                         work(file)
                     return
                 except sqlite3.OperationalError as error:
-                    if error.sqlite_errorcode != sqlite3.SQLITE_FULL or attempt == _TRIES - 1:
+                    if _code(error) != sqlite3.SQLITE_FULL or attempt == _TRIES - 1:
                         raise
                     self._make_room(file)
         except (sqlite3.Error, OSError, msgspec.DecodeError, zlib.error) as error:
@@ -159,7 +159,7 @@ class TelemetryStore:
             _log.warning("telemetry cannot be kept: %s", error)
         self.close()
         damaged = isinstance(error, msgspec.DecodeError | zlib.error) or (
-            isinstance(error, sqlite3.DatabaseError) and error.sqlite_errorcode & 0xFF in _DAMAGE
+            isinstance(error, sqlite3.DatabaseError) and _code(error) in _DAMAGE
         )
         if damaged:
             with contextlib.suppress(OSError):
@@ -178,7 +178,7 @@ class TelemetryStore:
                 file.executescript(_SCHEMA)
                 # What another version of this program has written there is of no use to this one.
                 for row in file.execute("SELECT body FROM traces LIMIT 1"):
-                    _trace(zlib.decompress(row[0]))
+                    _trace(_unpacked(row[0]))
             except BaseException:
                 file.close()
                 raise
@@ -195,7 +195,7 @@ class TelemetryReader:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def list(
+    def newest(
         self, *, kinds: Sequence[Kind] = (), limit: int = 50, least_ms: float = 0.0, before_s: float = 1e18
     ) -> list[TraceSummary]:
         """Traces, the newest first; of all kinds when none is named."""
@@ -220,7 +220,7 @@ class TelemetryReader:
             if found is None and len(name) >= 8:
                 query = "SELECT body FROM traces WHERE id >= ? AND id < ? LIMIT 1"
                 found = file.execute(query, (name, name + "g")).fetchone()
-            return None if found is None else _trace(zlib.decompress(found[0]))
+            return None if found is None else _trace(_unpacked(found[0]))
 
         return self._read(read, None)
 
@@ -238,7 +238,7 @@ class TelemetryReader:
                 "GROUP BY cast((time_s - ?) / ? AS INTEGER) ORDER BY 1"
             )
             for time_s, body in file.execute(query, (since_s, until_s, since_s, step)):
-                for sample in _samples(zlib.decompress(body)):
+                for sample in _samples(_unpacked(body)):
                     if sample.name in names:
                         key = (sample.name, sample.labels)
                         series = found.setdefault(key, Series(sample.name, dict(sample.labels), []))
@@ -263,6 +263,17 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         yield file
     finally:
         file.close()
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary code; 0 for what Python's module finds itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _unpacked(body: object) -> bytes:
+    if not isinstance(body, bytes):
+        raise zlib.error("it holds something else")
+    return zlib.decompress(body)
 
 
 def _packed(trace: TraceRecord) -> bytes:

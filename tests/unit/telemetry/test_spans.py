@@ -56,7 +56,7 @@ def test_a_time_that_is_told_is_the_time_of_its_spans(spans: list[Span]) -> None
 def test_what_another_process_measured_follows_on(spans: list[Span]) -> None:
     with telemetry.span("whole") as whole:
         first = telemetry.past("queue", 1.5, within=whole, start_ns=whole.start_ns)
-        telemetry.past("prefill", 2.5, within=whole, start_ns=first.end_ns, **{"tokens.cached": 3})
+        telemetry.past("prefill", 2.5, {"tokens.cached": 3}, within=whole, start_ns=first.end_ns)
     queue, prefill, _ = spans
     assert (queue.ms, prefill.ms) == (1.5, 2.5)
     assert (queue.start_ns, prefill.start_ns) == (whole.start_ns, queue.end_ns)
@@ -71,9 +71,9 @@ def test_an_error_is_noted_by_its_name_and_never_by_its_text(spans: list[Span]) 
 
 
 def test_notes_go_to_the_first_span_and_texts_only_where_they_may(spans: list[Span]) -> None:
-    telemetry.note(lost=True)
+    telemetry.note({"lost": True})
     with telemetry.span("whole") as whole, telemetry.span("part"):
-        telemetry.note(seen=1)
+        telemetry.note({"seen": 1})
         telemetry.note_text("question", "why?")
     assert whole.attributes == {"seen": 1}
     send_spans_to(spans.append, texts=True)
@@ -97,7 +97,7 @@ async def test_threads_and_tasks_of_a_request_are_within_it(spans: list[Span]) -
     late = threading.Thread(target=context.run, args=(work,))
     late.start()
     late.join()
-    assert [span.name for span in spans if span.parent == whole.id] == ["task", "thread", "thread"] or len(spans) == 4
+    assert sorted(span.name for span in spans if span.parent == whole.id) == ["task", "thread", "thread"]
     assert {span.trace for span in spans} == {whole.trace}
 
 
