@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -32,9 +33,10 @@ class DataDirLock:
 
         Raises:
             DataDirBusy: another process holds it.
-            BadSetting: the directory cannot be made or written.
+            BadSetting: the directory cannot be made or written, or is another user's and this is root.
         """
         make_data_dir(self._data_dir)
+        _require_owner(self._data_dir)
         path = self._data_dir / "lock"
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -97,6 +99,22 @@ def make_data_dir(path: Path) -> None:
             f"The data directory {path} cannot be made: {error.strerror}.",
             remedy="Set data_dir (APPLIANCE_DATA_DIR) to a directory that this user may write.",
         ) from error
+
+
+def _require_owner(path: Path) -> None:
+    """Keep root from leaving files that the service's user then cannot open."""
+    owner = path.stat().st_uid
+    if os.geteuid() or not owner:
+        return
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:  # nobody of this system: a container over a folder of its host
+        return
+    raise BadSetting(
+        f"The data directory {path} is the user {name}'s, who could not open what root writes there.",
+        remedy=f"Start the service, which then does the work, or run this as that user: sudo -u {name} appliance …",
+        param="data_dir",
+    )
 
 
 def _describe(holder: list[str]) -> str:
