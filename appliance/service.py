@@ -30,7 +30,7 @@ from appliance.documents.jobs import JobRunner
 from appliance.documents.jobs_yield import Courtesy
 from appliance.documents.originals import Originals
 from appliance.engine.client import EngineClient, EngineConfig
-from appliance.errors import NotFound, NothingIngested
+from appliance.errors import NotFound, NothingIngested, Unavailable
 from appliance.http.ports import DEFAULT_COLLECTION, ComponentState, ModelInfo
 from appliance.inference.embedder import OnnxEmbedder
 from appliance.inference.protocols import Embeddings, RerankScores
@@ -374,7 +374,9 @@ class Appliance:
 
     @property
     def key_table(self) -> KeyTable:
-        """The API keys."""
+        """The API keys. Raises `Unavailable` while the store is not open."""
+        if not self._opened:
+            raise Unavailable("The service is loading.")
         return self._store.keys
 
     async def create_key(self, wanted: NewKey) -> CreatedKey:

@@ -11,7 +11,6 @@ from litestar import Litestar, Request, Router
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 
 from appliance import __version__
 from appliance.errors import NotFound
@@ -23,11 +22,13 @@ from appliance.http.auth_routes import check_scope
 from appliance.http.cached import CacheController
 from appliance.http.chat import ChatController
 from appliance.http.console import ConsoleController
+from appliance.http.docs import DocsController
 from appliance.http.edge import Edge
 from appliance.http.embeddings import EmbeddingsController
 from appliance.http.health import HealthController
 from appliance.http.lifecycle import Lifecycle
 from appliance.http.metrics import MetricsController
+from appliance.http.openapi import WholeDocument
 from appliance.http.origins import Origins
 from appliance.http.ports import Backend
 from appliance.http.problems import handle
@@ -72,6 +73,7 @@ class Application(Litestar):
                 KeysController,
                 EmbeddingsController,
                 ConsoleController,
+                DocsController,
             ],
             dependencies={
                 "backend": Provide(labelled, sync_to_thread=False),
@@ -87,7 +89,8 @@ class Application(Litestar):
                 version=__version__,
                 # Only the document itself: the viewers that Litestar offers load scripts from the network.
                 openapi_router=Router("/openapi.json", route_handlers=[], include_in_schema=False),
-                render_plugins=[JsonRenderPlugin(path="/")],
+                render_plugins=[WholeDocument(path="/")],
+                use_handler_docstrings=True,
             ),
             state=State({}),
         )

@@ -100,7 +100,7 @@ def _seen_by_a_client(context: ssl.SSLContext, certificate: str) -> dict[str, ob
     it trusts. So a handshake in memory, with that file as what is trusted, whatever the date."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME  # type: ignore[operator]
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
     client.load_verify_locations(certificate)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
