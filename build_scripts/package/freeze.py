@@ -22,7 +22,7 @@ def freeze(root: Path, work: Path, epoch_s: int) -> tuple[Path, dict[str, Path]]
         The folder with the program `appliance` in it, made anew, and where each compiled file in it came from.
 
     Raises:
-        subprocess.CalledProcessError: PyInstaller failed; it has said why.
+        subprocess.CalledProcessError: PyInstaller or strip failed; it has said why.
     """
     out, scratch = work / "frozen", work / "pyinstaller"
     shutil.rmtree(out, ignore_errors=True)
@@ -31,8 +31,19 @@ def freeze(root: Path, work: Path, epoch_s: int) -> tuple[Path, dict[str, Path]]
     # Sets and dictionaries in the archive of modules are written in the order of their hashes.
     steady = {"PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": str(epoch_s)}
     subprocess.run([*command, *places, str(SPEC)], check=True, cwd=root, env=os.environ | steady)
+    _strip(out / "appliance" / "_internal")
     lines = (scratch / SPEC.stem / "origins.tsv").read_text().splitlines()
     return out / "appliance", {name: Path(source) for name, _, source in (line.partition("\t") for line in lines)}
+
+
+def _strip(folder: Path) -> None:
+    """Take out symbols for debuggers, a third of all bytes. Not of what wheels bring in `….libs`.
+
+    Those were moved by patchelf, and strip has broken such files before.
+    """
+    libraries = sorted(path for path in folder.rglob("*.so*") if path.is_file() and not path.is_symlink())
+    kept = [str(path) for path in libraries if not path.parent.name.endswith(".libs")]
+    subprocess.run(["strip", "--strip-unneeded", *kept], check=True)  # noqa: S607
 
 
 def start_s(program: Path) -> float:

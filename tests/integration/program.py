@@ -22,6 +22,7 @@ import httpx
 from tests.conftest import shared_models_dir
 
 START_TIMEOUT_S = 90.0
+TEST_PROGRAM = os.environ.get("TEST_PROGRAM", "")  # a frozen program to be tested instead of this checkout
 
 
 def environment(data_dir: Path, **more: str) -> dict[str, str]:
@@ -39,7 +40,9 @@ def environment(data_dir: Path, **more: str) -> dict[str, str]:
 
 
 def command(*arguments: str) -> list[str]:
-    """The command line of the program as it is in this checkout."""
+    """The command line of the program as it is in this checkout, or of the frozen one."""
+    if TEST_PROGRAM:
+        return [str(Path(TEST_PROGRAM).absolute()), *arguments]
     return [sys.executable, "-m", "appliance", *arguments]
 
 
