@@ -31,6 +31,7 @@ from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.attributes import Attributes
 from appliance.store.keys import KeyTable
 from appliance.store.records import Collection, Document
+from appliance.telemetry.whole import Telemetry
 from tests.integration.http.serving import settings
 from tests.integration.program import free_port
 from tests.unit.http.backend import DOCUMENT, PASSAGE, ScriptedBackend
@@ -94,6 +95,7 @@ class ServiceThread:
     """A service on a port of its own that may be stopped and started again."""
 
     def __init__(self, folder: Path) -> None:
+        self.telemetry: Telemetry | None = None  # of the next start
         self.settings = settings(folder, port=free_port())
         self.backend = Shelf(self.settings)
         self.url = f"http://127.0.0.1:{self.settings.server.port}/"
@@ -110,7 +112,7 @@ class ServiceThread:
     def start(self, *, loading: bool = False) -> Callable[[], None]:
         """Start it; it listens when this returns. Returns what ends the loading."""
         listening = threading.Event()
-        app = create_app(self.backend, loading=loading)
+        app = create_app(self.backend, loading=loading, telemetry=self.telemetry)
 
         async def serve(backend: Backend) -> None:
             with Server.bind(backend.settings) as server:

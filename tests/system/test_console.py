@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 import random
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +18,8 @@ from appliance.http.ports import ComponentState
 from appliance.store.db import Store
 from appliance.store.keys import NewKey
 from appliance.store.records import Loss
+from appliance.telemetry.metrics import BY_NAME, Metrics, Reading
+from appliance.telemetry.whole import Options, Telemetry
 from tests.system.console_page import CHROMEDRIVER, CHROMIUM, MISSING, Page, ServiceThread, browser
 from tests.unit.http.backend import DOCUMENT
 
@@ -281,6 +285,40 @@ def test_operators_see_what_is_ready_and_where_the_time_went(page: Page) -> None
     assert page.script("return document.activeElement.tagName") == "SUMMARY"
 
 
+def test_operators_see_the_requests_of_all_and_what_stages_take(page: Page, tmp_path: Path) -> None:
+    service = page.service
+    telemetry = Telemetry(Options(folder=tmp_path, version="1"))
+    service.stop()
+    telemetry.start()
+    service.telemetry = telemetry
+    service.start()
+    try:
+        telemetry.metrics.measure("appliance.stage.duration", 0.2, "recall.dense")
+        telemetry.metrics.watch(lambda: [Reading("appliance.queue.length", 3, ("recall",))])
+        page.open()
+        page.ask("How tight?")
+        service.backend.failure = RuntimeError("broken")
+        page.click(".cite")  # a search, which fails
+        page.until(lambda: "went wrong" in page.text("#source .failure"))
+        service.backend.failure = None
+        page.click("#source .close")
+        page.click('[data-view="system"]')
+        page.until(lambda: "POST /v1/ask" in page.text("#facts"))
+        failed = next(text for text in page.texts("#facts summary") if "POST /v1/search" in text)
+        assert failed.endswith("failed")
+        assert not any("GET /v1/" in text for text in page.texts("#facts summary")), "the page's own looking"
+        page.click("#facts details.times summary")
+        page.until(lambda: "http.response.status_code=500" in page.text("#facts .waterfall"))
+        rows = [" ".join(text.split()) for text in page.texts("#facts tr")]
+        assert "Search by meaning1175 ms249 ms" in rows
+        assert "Waitingsearch: 3" in rows
+    finally:
+        service.stop()
+        telemetry.stop()
+        service.telemetry = None
+        service.start()
+
+
 def test_stages_lie_one_after_the_other_and_both_searches_side_by_side(page: Page) -> None:
     page.open()
     timings = {
@@ -292,9 +330,7 @@ def test_stages_lie_one_after_the_other_and_both_searches_side_by_side(page: Pag
         "queue": 2,
         "total": 70,
     }
-    bars = page.module(
-        "return (await import('/console/waterfall.js')).layOut(arguments[0])".replace("arguments[0]", repr(timings))
-    )
+    bars = page.module("return (await import('/console/waterfall.js')).layOut(arguments[0]);", timings)
     assert [(bar["name"], bar["start"]) for bar in bars] == [
         ("queue", 0),
         ("embed_query", 2),
@@ -314,25 +350,52 @@ def test_events_are_the_same_however_the_bytes_are_cut(page: Page) -> None:
     cuts = [sorted(draw.sample(range(len(raw)), draw.randint(0, len(raw)))) for _ in range(60)]
     pieces = [[raw[a:b] for a, b in zip([0, *cut], [*cut, len(raw)], strict=True)] for cut in cuts]
     read = page.module(
-        f"""
-        const {{ events }} = await import("/console/sse.js");
+        """
+        const { events } = await import("/console/sse.js");
         const found = [];
-        for (const pieces of {pieces}) {{
-          const body = new ReadableStream({{
-            start(sink) {{
+        for (const pieces of arguments[0]) {
+          const body = new ReadableStream({
+            start(sink) {
               for (const piece of pieces) sink.enqueue(new Uint8Array(piece));
               sink.close();
-            }},
-          }});
+            },
+          });
           const read = [];
-          for await (const {{ name, data }} of events(body)) read.push([name, data]);
+          for await (const { name, data } of events(body)) read.push([name, data]);
           found.push(read);
-        }}
+        }
         return found;
-        """
+        """,
+        pieces,
     )
     wanted = [["delta", '{"text": "牛米🙂"}'], ["message", "a\n b"], ["message", "c"], ["message", ""]]
     assert all(found == wanted for found in read), read
+
+
+def test_figures_are_read_as_they_are_meant(page: Page) -> None:
+    metrics = Metrics()
+    draw = random.Random(3)
+    took = sorted(draw.lognormvariate(-3, 1.5) for _ in range(200))
+    for seconds in took:
+        metrics.measure("appliance.stage.duration", seconds, 'a "stage"\\')
+    metrics.measure("appliance.stage.duration", 1e6, "endless")
+    page.open()
+    found = page.module(
+        """
+        const { histograms, parse } = await import("/console/prometheus.js");
+        const found = histograms(parse(arguments[0]), "appliance_stage_duration_seconds", "stage");
+        return [...found].map(([name, { count, quantile }]) => [name, count, [0.01, 0.5, 0.9, 0.99].map(quantile)]);
+        """,
+        metrics.text().decode(),
+    )
+    bounds = [0.0, *BY_NAME["appliance.stage.duration"].buckets]
+    (name, count, quantiles), endless = sorted(found)
+    assert (name, count) == ('a "stage"\\', 200)
+    for share, told in zip((0.01, 0.5, 0.9, 0.99), quantiles, strict=True):
+        true = took[math.ceil(share * 200) - 1]
+        above = bisect.bisect_left(bounds, true)
+        assert bounds[above - 1] <= told <= bounds[above], share
+    assert endless == ["endless", 1, [bounds[-1]] * 4], "no longer than can be told"
 
 
 def test_the_page_reaches_nothing_else_and_runs_nothing_that_was_put_into_it(page: Page) -> None:

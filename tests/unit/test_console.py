@@ -23,6 +23,8 @@ MADE = {
     "answer": {"waiting", "offline", "stopped", "not_found", "unsupported"},
     "cached": {"miss", "hit", "stale"},
     "component": {"store", "recall", "engine"},
+    "measured": {"slow", "failed", "engine", "recall", "ingest", "total", "used", "cached", "pinned", "prompt"}
+    | {"miss", "hit", "stale"},
     "nav": {"ask", "documents", "system"},
     "role": {"generator", "embedder", "reranker"},
     "service": {"ready", "loading", "not_ready", "stopping", "unreachable"},

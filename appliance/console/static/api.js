@@ -78,8 +78,21 @@ export const collections = async () => (await json("/v1/collections")).collectio
 export const documents = async (collection) => (await json(`/v1/documents?collection=${name(collection)}`)).documents;
 export const deleteDocument = (id) => request(`/v1/documents/${id}`, { method: "DELETE" });
 export const deleteCollection = (collection) => request(`/v1/collections/${name(collection)}`, { method: "DELETE" });
+/** What `promise` gives; null where the key is not for it, or it is switched off. */
+async function whereAllowed(promise) {
+  try {
+    return await promise;
+  } catch (error) {
+    if (error.status === 403 || error.status === 404) return null;
+    throw error;
+  }
+}
+
 export const models = async () => (await json("/v1/models")).data;
-export const caches = async () => (await json("/v1/cache")).caches;
+export const caches = async () => (await whereAllowed(json("/v1/cache")))?.caches ?? null;
+export const traces = async () => (await whereAllowed(json("/v1/traces?limit=200")))?.traces ?? null;
+export const trace = (id) => json(`/v1/traces/${name(id)}`);
+export const metrics = async () => (await whereAllowed(request("/metrics")))?.text() ?? null;
 export const search = (body, signal) => json("/v1/search", { method: "POST", body, signal });
 
 /** What `/readyz` says; null when nobody answers. */

@@ -5,22 +5,21 @@ import * as conversations from "./conversations.js";
 import { byId, el } from "./dom.js";
 import * as health from "./health.js";
 import { bytes, duration, format, moment, t, words } from "./i18n.js";
+import * as measured from "./measured.js";
+import { section, table } from "./tables.js";
 import { waterfall } from "./waterfall.js";
 import { failureText } from "./wording.js";
 
 const ANSWERS = 10;
 
-let facts = { models: [], caches: null }; // null: not for the key that is used
+let facts = { models: [], caches: null, traces: null, metrics: null }; // null: not for the key that is used, or off
 
 /** Load what the service tells of itself, and draw. */
 export async function load() {
   try {
-    const forbidden = (error) => {
-      if (error.status === 403) return null;
-      throw error;
-    };
-    const [models, caches] = await Promise.all([api.models(), api.caches().catch(forbidden)]);
-    facts = { models, caches };
+    const asked = [api.models(), api.caches(), api.traces(), api.metrics()];
+    const [models, caches, traces, metrics] = await Promise.all(asked);
+    facts = { models, caches, traces, metrics };
   } catch (error) {
     if (!(error instanceof api.Failure)) throw error;
     if (!error.passes) {
@@ -33,22 +32,11 @@ export async function load() {
 
 /** Draw everything anew. */
 export function draw() {
-  const parts = [readiness(), models(), facts.caches && caches(), answers()];
-  byId("facts").replaceChildren(...parts.filter((part) => part !== null));
-}
-
-function section(title, ...parts) {
-  return el("section", {}, el("h2", {}, title), ...parts);
-}
-
-function table(caption, heads, rows) {
-  const head = el("tr", {}, ...heads.map((text) => el("th", { scope: "col" }, text)));
-  const body = rows.map(([first, ...rest]) => {
-    return el("tr", {}, el("th", { scope: "row" }, first), ...rest.map((text) => el("td", {}, text)));
-  });
-  const named = el("caption", { class: "unseen" }, caption);
-  const whole = el("table", {}, named, el("thead", {}, head), el("tbody", {}, ...body));
-  return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption }, whole);
+  const parts = [readiness(), models()];
+  if (facts.traces) parts.push(measured.requests(facts.traces, load));
+  if (facts.metrics) parts.push(...measured.figures(facts.metrics));
+  if (facts.caches) parts.push(caches());
+  byId("facts").replaceChildren(...parts, answers());
 }
 
 function readiness() {

@@ -33,21 +33,31 @@ export function layOut(timings) {
 
 /** The waterfall of one answer's `timings_ms`. */
 export function waterfall(timings) {
-  const bars = layOut(timings);
-  const scale = Math.max(timings.total ?? 0, ...bars.map(({ start, ms }) => start + ms), 1e-3);
-  const rows = bars.map(({ name, start, ms }) => {
+  const bars = layOut(timings).map((bar) => ({ ...bar, name: words(`stage.${bar.name}`, bar.name) }));
+  const sums = ["ttft", "total"].filter((name) => name in timings).map((name) => [t(`stage.${name}`), timings[name]]);
+  return chart(bars, sums, timings.total ?? 0);
+}
+
+/**
+ * Bars under one another, each where it began.
+ * @param {Object[]} bars name, start, ms; told: what else is known of it
+ * @param {Array} sums of name and milliseconds, below
+ * @param {number} total milliseconds that the width stands for, at least
+ */
+export function chart(bars, sums, total) {
+  const scale = Math.max(total, ...bars.map(({ start, ms }) => start + ms), 1e-3);
+  const rows = bars.map(({ name, start, ms, told }) => {
     const bar = el("span", { class: "bar" });
     // Properties, not a style attribute: the page's policy allows no inline styles.
     bar.style.marginInlineStart = `${(100 * start) / scale}%`;
     bar.style.inlineSize = `${(100 * ms) / scale}%`;
-    const track = el("td", { class: "track", "aria-hidden": "true" }, bar);
-    return el("tr", {}, el("th", { scope: "row" }, words(`stage.${name}`, name)), track, el("td", {}, duration(ms)));
+    const track = el("td", { class: "track" }, bar);
+    if (told) track.append(el("span", { class: "told" }, told));
+    return el("tr", {}, el("th", { scope: "row" }, name), track, el("td", {}, duration(ms)));
   });
-  const told = ["ttft", "total"].filter((name) => name in timings);
-  const sums = told.map((name) => {
-    const head = el("th", { scope: "row", colspan: "2" }, t(`stage.${name}`));
-    return el("tr", { class: "sum" }, head, el("td", {}, duration(timings[name])));
+  const last = sums.map(([name, ms]) => {
+    return el("tr", { class: "sum" }, el("th", { scope: "row", colspan: "2" }, name), el("td", {}, duration(ms)));
   });
   const caption = el("caption", { class: "unseen" }, t("answer.times"));
-  return el("table", { class: "waterfall" }, caption, el("tbody", {}, ...rows, ...sums));
+  return el("table", { class: "waterfall" }, caption, el("tbody", {}, ...rows, ...last));
 }
