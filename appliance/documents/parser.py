@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import IO, Any
+from typing import IO
 
 from appliance.config import DocumentSettings
 from appliance.documents.messages import Limits, ParseReply, ParseRequest, TooLong, receive, send, too_much_text
@@ -23,6 +23,8 @@ from appliance.telemetry import past
 _FILES_MOST = 200  # then the worker is replaced: what a library leaks goes with it
 _ENVELOPE_BYTES = 1 << 10  # of a reply, beside its text
 _STOP_TIMEOUT_S = 2.0
+_LAST_WORDS_BYTES = 16 << 10
+_OUT_OF_MEMORY = ("MemoryError", "memory allocation of", "std::bad_alloc")  # Python's, Rust's, C++'s
 
 
 def worker_command() -> list[str]:
@@ -116,19 +118,19 @@ class Parser:
         """Why the worker gave no reply; frees it."""
         _end(process)
         code = process.returncode
-        last_words = ""
+        said = ""
         if self._stderr is not None:
             self._stderr.seek(0)
-            lines = self._stderr.read()[-4096:].decode("utf-8", "replace").strip().splitlines()
-            last_words = lines[-1] if lines else ""
+            said = self._stderr.read()[-_LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
         self.close()
         if late or code == -signal.SIGXCPU:
             return f"Reading it took longer than {self._settings.parse_timeout_s:g} seconds."
+        if any(word in said for word in _OUT_OF_MEMORY):
+            return "Reading it needs more memory than is allowed."
         if code < 0:
             return f"The program that reads it crashed ({signal.Signals(-code).name})."
-        if "MemoryError" in last_words:
-            return "Reading it needs more memory than is allowed."
-        return f"The program that reads it ended with code {code}. {last_words}".strip()
+        last_words = said.splitlines()[-1:]
+        return " ".join((f"The program that reads it ended with code {code}.", *last_words))
 
 
 class _Clock:

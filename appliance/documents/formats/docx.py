@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import io
 import re
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from appliance.documents.formats.package import local, open_zip, xml
+from appliance.documents.formats.package import DAMAGED, local, open_zip, xml
 from appliance.documents.losses import image_skipped
 from appliance.documents.model import Block, Parsed, clean, one_line, squeeze, table_blocks
 from appliance.errors import UnreadableDocument
@@ -39,12 +37,16 @@ def parse(data: bytes, stem: str) -> Parsed:
         UnreadableDocument: it is damaged, encrypted, or unpacks to too much.
     """
     document = _open(data)
-    reader = _Reader(document)
-    blocks = [block for block in reader.read() if block.text.strip()]
-    title = one_line(document.core_properties.title or "") or reader.title
+    try:
+        reader = _Reader(document)
+        blocks = [block for block in reader.read() if block.text.strip()]
+        title = one_line(document.core_properties.title or "") or reader.title
+        losses = tuple(reader.losses())
+    except (AttributeError, TypeError, IndexError, KeyError, ValueError) as error:  # parts that are not what they say
+        raise UnreadableDocument(f"It is damaged: {error}.") from error
     if not title:
         title = next((block.text for block in blocks if block.kind == "heading"), stem)
-    return Parsed(title, MEDIA_TYPE, tuple(blocks), losses=tuple(reader.losses()))
+    return Parsed(title, MEDIA_TYPE, tuple(blocks), losses=losses)
 
 
 def _open(data: bytes) -> DocxDocument:
@@ -57,7 +59,7 @@ def _open(data: bytes) -> DocxDocument:
         raise UnreadableDocument("It is a ZIP file, but not a Word document.")
     try:
         return Document(io.BytesIO(data))
-    except (KeyError, ValueError, AttributeError, XMLSyntaxError, zipfile.BadZipFile, zlib.error) as error:
+    except (XMLSyntaxError, AttributeError, TypeError, IndexError, *DAMAGED) as error:
         raise UnreadableDocument(f"It is damaged: {error}.") from error
 
 

@@ -6,12 +6,10 @@ Must not know how a slide looks: shapes come in the order in which the file has 
 from __future__ import annotations
 
 import io
-import zipfile
-import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from appliance.documents.formats.package import open_zip
+from appliance.documents.formats.package import DAMAGED, open_zip
 from appliance.documents.losses import image_skipped
 from appliance.documents.model import Block, Parsed, clean, one_line, table_blocks
 from appliance.errors import UnreadableDocument
@@ -57,9 +55,7 @@ def _open(data: bytes) -> Presentation:
             raise UnreadableDocument("It is a ZIP file, but not a presentation.")
     try:
         return Presentation(io.BytesIO(data))
-    except (
-        KeyError, ValueError, AttributeError, XMLSyntaxError, PythonPptxError, zipfile.BadZipFile, zlib.error
-    ) as error:  # fmt: skip
+    except (XMLSyntaxError, PythonPptxError, AttributeError, TypeError, IndexError, *DAMAGED) as error:
         raise UnreadableDocument(f"It is damaged: {error}.") from error
 
 

@@ -16,6 +16,8 @@ from appliance.documents.formats.package import OLE
 from appliance.documents.losses import KINDS, bounded
 from appliance.errors import UnreadableDocument
 from appliance.store.records import Loss
+from build_scripts.fuzz_documents.seeds import seeds
+from build_scripts.fuzz_documents.seeds import zipped as repacked
 
 
 def zipped(*names: str) -> bytes:
@@ -110,3 +112,18 @@ def test_every_kind_of_loss_is_explained_and_used() -> None:
     folder = Path(appliance.documents.__file__).parent
     used = {kind for file in folder.rglob("*.py") for kind in re.findall(r'Loss\(\s*"(\w+)"', file.read_text("utf-8"))}
     assert used == set(KINDS)
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.pptx", "a.xlsx", "a.epub"])
+def test_an_archive_without_one_of_its_parts_is_read_or_damaged(name: str) -> None:
+    # And with a part that is another one: what libraries raise then is not what they document.
+    whole = seeds()[name]
+    with zipfile.ZipFile(io.BytesIO(whole)) as archive:
+        parts = {part: archive.read(part) for part in archive.namelist()}
+    some = next(data for part, data in parts.items() if part.endswith((".xml", ".xhtml")))
+    for part in parts:
+        for changed in ({p: d for p, d in parts.items() if p != part}, parts | {part: some}):
+            try:
+                parse(name, repacked(changed))
+            except UnreadableDocument as error:
+                assert error.message
