@@ -27,6 +27,8 @@ COMMANDS = {
     "cache": ("appliance.cli.cache_cmd", "cache", "Show or delete what is kept of earlier answers."),
     "keys": ("appliance.cli.keys_cmd", "keys", "Make, list and revoke API keys."),
     "models": ("appliance.cli.models_cmd", "models", "List, fetch, verify and choose model packs."),
+    "traces": ("appliance.cli.traces_cmd", "traces", "Show where the time of requests went."),
+    "metrics": ("appliance.cli.traces_cmd", "metrics", "Print the dashboard of the service's figures."),
     "engine": ("appliance.cli.child_cmd", "engine", "The generation engine's process."),
     "parse-worker": ("appliance.cli.child_cmd", "parse_worker", "The process that reads documents."),
 }

@@ -16,7 +16,7 @@ Kind = Literal["ordinary", "slow", "failed"]
 Value = str | bool | int | float | list[str | float]
 
 
-class SpanRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class SpanRecord(msgspec.Struct, frozen=True):
     """A span that has ended."""
 
     id: str  # 16 hexadecimal digits

@@ -4,7 +4,7 @@ Must not know what is measured. SQLite, with a limit of its size that SQLite its
 ordinary traces among themselves, so that a slow one of yesterday outlives a thousand quick ones of today.
 
 Nothing here is worth a fault elsewhere: a damaged file is deleted and begun anew, a full disk costs what could not be
-written, and both are counted. One thread writes; whoever reads (also another process, also while the service hangs)
+written, and both are counted. One writes at a time; whoever reads (also another process, also while the service hangs)
 opens the file by itself.
 """
 
@@ -64,7 +64,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class TelemetryStore:
-    """Writes the file; for one thread.
+    """Writes the file; for one thread at a time.
 
     Args:
         path: of the file.
@@ -168,7 +168,7 @@ class TelemetryStore:
 
     def _open(self) -> sqlite3.Connection:
         if self._file is None:
-            file = sqlite3.connect(self._path, timeout=_WAIT_S)
+            file = sqlite3.connect(self._path, timeout=_WAIT_S, check_same_thread=False)
             try:
                 file.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
                 file.execute("PRAGMA journal_mode = WAL")  # who reads does not wait, nor is waited for

@@ -174,6 +174,17 @@ def test_what_cannot_be_sent_is_kept_all_the_same(make: Make, tmp_path: Path) ->
     assert samples(recorder._metrics)["appliance_telemetry_faults_total"] == 1
 
 
+def test_whoever_wants_to_see_has_it_handled_at_once(make: Make, tmp_path: Path) -> None:
+    recorder = make()
+    for number in range(3):
+        request()
+        flusher = threading.Thread(target=recorder.flush)
+        flusher.start()
+        flusher.join()
+        assert len(TelemetryReader(tmp_path / "file").newest()) == number + 1
+    assert samples(recorder._metrics)["appliance_telemetry_faults_total"] == 0
+
+
 def test_the_thread_works_by_itself_and_hands_in_what_is_left(make: Make, tmp_path: Path) -> None:
     recorder = make(snapshot_s=0.0)
     recorder.start()
