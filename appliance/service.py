@@ -48,6 +48,7 @@ from appliance.store.jobs import LIVE
 from appliance.store.keys import ApiKey, CreatedKey, KeyTable, NewKey
 from appliance.store.lock import DataDirLock
 from appliance.store.records import Change, Collection, Document, RecallTarget
+from appliance.store.responses import RESPONSES_FILE, ResponseStore
 from appliance.store.rows import same_name
 
 P = ParamSpec("P")
@@ -106,6 +107,7 @@ class Appliance:
         data = self.settings.data_path
         with contextlib.ExitStack() as closing:
             self._store = closing.enter_context(contextlib.closing(Store.open(data / STORE_FILE)))
+            self._responses = closing.enter_context(contextlib.closing(ResponseStore(data / RESPONSES_FILE)))
             models = self.settings.models
             self._embedder = OnnxEmbedder(self._pack.embedder, models)
             self._reranker = OnnxReranker(self._pack.reranker, models) if self._pack.reranker else None
@@ -378,6 +380,11 @@ class Appliance:
         if not self._opened:
             raise Unavailable("The service is loading.")
         return self._store.keys
+
+    @property
+    def responses(self) -> ResponseStore:
+        """The stored responses."""
+        return self._responses
 
     async def create_key(self, wanted: NewKey) -> CreatedKey:
         """Make an API key. Raises `KeyExists`, `BadRequest`."""

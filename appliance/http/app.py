@@ -33,6 +33,7 @@ from appliance.http.origins import Origins
 from appliance.http.ports import Backend
 from appliance.http.problems import handle
 from appliance.http.rerank import RerankController
+from appliance.http.responses import ResponsesController
 from appliance.http.search import SearchController
 from appliance.http.stored import StoredController
 from appliance.http.traces import TracesController
@@ -68,6 +69,7 @@ class Application(Litestar):
                 SearchController,
                 RerankController,
                 ChatController,
+                ResponsesController,
                 StoredController,
                 CacheController,
                 KeysController,

@@ -187,7 +187,7 @@ def question(asked: ChatRequest, request_id: str) -> Question:
         BadRequest: a field is wrong, or not supported yet; names it.
     """
     for name, neutral in NEUTRAL.items():
-        _refuse_unless_neutral(name, getattr(asked, name), neutral)
+        refuse_unless_neutral(name, getattr(asked, name), neutral)
     own = asked.appliance or Extension()
     grounded = own.collection is not None
     extension.check(own, grounded=grounded)
@@ -225,7 +225,8 @@ def question(asked: ChatRequest, request_id: str) -> Question:
     )
 
 
-def _refuse_unless_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
+def refuse_unless_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
+    """Refuse a value that asks for what is not supported: any but null and the neutral ones."""
     # `True == 1` in Python: types are compared too.
     if value is None or any(value == allowed and type(value) is type(allowed) for allowed in neutral):
         return
@@ -264,9 +265,9 @@ def _role(message: ChatMessage, where: str) -> Role:
         remedy = f"Use {', '.join(roles)}."
         raise BadRequest(f"The role {message.role!r} is not supported.", remedy=remedy, param=f"{where}.role")
     for name, neutral in UNSUPPORTED_IN_MESSAGE.items():
-        _refuse_unless_neutral(f"{where}.{name}", getattr(message, name), neutral)
+        refuse_unless_neutral(f"{where}.{name}", getattr(message, name), neutral)
     if role != "tool":
-        _refuse_unless_neutral(f"{where}.name", message.name, ("",))
+        refuse_unless_neutral(f"{where}.name", message.name, ("",))
     for name, (owner, neutral) in OF_ROLE.items():
         if role != owner and getattr(message, name) not in (None, neutral):
             param = f"{where}.{name}"

@@ -21,6 +21,7 @@ from appliance.documents.ingest import Outcome
 from appliance.http.ask import Answer
 from appliance.http.auth_routes import is_open, needed
 from appliance.http.chat import Completion
+from appliance.http.responses_reply import ResponseObject
 from appliance.http.schema import inlined
 from appliance.store.attributes import Junction, Operator
 from appliance.store.records import RECALL_TARGETS
@@ -82,6 +83,8 @@ _EVENTS: Final = {"type": "string", "description": "server-sent events"}
 _REPLIES: Final[dict[tuple[str, str], dict[str, Document]]] = {
     ("post", "/v1/ask"): {"application/json": inlined(Answer), "text/event-stream": _EVENTS},
     ("post", "/v1/chat/completions"): {"application/json": inlined(Completion), "text/event-stream": _EVENTS},
+    ("post", "/v1/responses"): {"application/json": inlined(ResponseObject), "text/event-stream": _EVENTS},
+    ("get", "/v1/responses/{response_id}"): {"application/json": inlined(ResponseObject)},
     ("put", "/v1/collections/{collection_name}/documents"): {"application/json": inlined(Outcome)},
 }
 _READINESS: Final = "/readyz"  # its 503 has the shape of its 200

@@ -19,6 +19,7 @@ from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.attributes import Attributes
 from appliance.store.keys import ApiKey, CreatedKey, KeyTable, NewKey
 from appliance.store.records import Collection, Document, RecallTarget
+from appliance.store.responses import ResponseStore
 
 State = Literal["ready", "loading", "degraded", "failed"]
 DEFAULT_COLLECTION = "default"
@@ -98,6 +99,10 @@ class Backend(Library, Protocol):
     @property
     def key_table(self) -> KeyTable:
         """The API keys; only when it is open."""
+
+    @property
+    def responses(self) -> ResponseStore:
+        """The stored responses; only when it is open. Its methods block."""
 
     def dimensions(self) -> int:
         """Length of the embedder's vectors."""

@@ -143,6 +143,22 @@ def test_the_pocket_model_calls_tools_as_their_schemas_say(service: Service) -> 
     assert free.message.content or free.message.tool_calls
 
 
+def test_a_response_is_stored_and_gone_on_from(service: Service) -> None:
+    asked: Any = {"model": "appliance", "max_output_tokens": 8}
+    with client(service) as api:
+        first = api.responses.create(**asked, input="Name a pump.")
+        assert api.responses.retrieve(first.id) == first
+        *_, last = api.responses.create(**asked, input="Another.", previous_response_id=first.id, stream=True)
+        assert last.type in ("response.completed", "response.incomplete")
+        second = last.response
+        assert second.output_text and second.usage is not None and first.usage is not None
+        assert second.usage.input_tokens > first.usage.input_tokens
+        api.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError):
+            api.responses.create(**asked, input="Another.", previous_response_id=second.id)
+    assert (service.data_dir / "responses.sqlite3").stat().st_mode & 0o777 == 0o600
+
+
 def test_commands_talk_to_the_running_service(service: Service) -> None:
     assert run_json(service.data_dir, "search", QUESTION.question)["passages"]
     reply = run_json(service.data_dir, "ask", QUESTION.question)

@@ -30,6 +30,7 @@ from appliance.retrieval.types import Passage, Scores, SearchRequest, SearchResu
 from appliance.store.attributes import Attributes
 from appliance.store.keys import ApiKey, CreatedKey, KeyTable, NewKey
 from appliance.store.records import Collection, Document, RecallTarget
+from appliance.store.responses import ResponseStore
 
 Step = str | float | Exception  # a piece of text, seconds of silence, a failure
 LOGPROB = TokenLogprob(5, "牛".encode()[:2], -0.5, ((5, "牛".encode()[:2], -0.5), (6, b"a", float("-inf"))))
@@ -62,6 +63,7 @@ class ScriptedBackend:
     def __init__(self, *script: Step, configured: Settings | None = None, key_table: KeyTable | None = None) -> None:
         self.settings = configured or Settings()
         self._key_table = key_table
+        self.response_store: ResponseStore | None = None
         self.script: tuple[Step, ...] = script or ("Tighten it ", "to 12\r\n", "  牛米 [1].\n\n", "data: 🙂")
         self.asked: list[Question] = []
         self.searched: list[SearchRequest] = []
@@ -170,6 +172,11 @@ class ScriptedBackend:
     def key_table(self) -> KeyTable:
         assert self._key_table is not None, "this test has no keys"
         return self._key_table
+
+    @property
+    def responses(self) -> ResponseStore:
+        assert self.response_store is not None, "this test stores no responses"
+        return self.response_store
 
     async def create_key(self, wanted: NewKey) -> CreatedKey:
         return self.key_table.create(wanted)

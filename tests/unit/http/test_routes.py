@@ -417,6 +417,8 @@ async def test_the_description_covers_every_route_and_needs_no_network(client: C
         "/v1/search",
         "/v1/rerank",
         "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/responses/{response_id}",
         "/v1/collections",
         "/v1/collections/{collection_name}",
         "/v1/collections/{collection_name}/documents",
