@@ -78,7 +78,7 @@ _ID: Final = {
     "X-Request-Id": {"description": "the request's, or one made for it", "schema": {"type": "string"}},
 }
 
-_EVENTS: Final = {"type": "string", "description": "server-sent events"}
+_EVENTS: Final = {"description": "server-sent events, until the last one or an `error`"}
 # Replies of handlers that write them themselves.
 _REPLIES: Final[dict[tuple[str, str], dict[str, Document]]] = {
     ("post", "/v1/ask"): {"application/json": inlined(Answer), "text/event-stream": _EVENTS},
