@@ -46,8 +46,9 @@ from appliance.store.attributes import Attributes
 from appliance.store.db import STORE_FILE, Store
 from appliance.store.jobs import LIVE
 from appliance.store.keys import ApiKey, CreatedKey, KeyTable, NewKey
+from appliance.store.jobs import Job, JobState
 from appliance.store.lock import DataDirLock
-from appliance.store.records import Change, Collection, Document, RecallTarget
+from appliance.store.records import Change, Chunking, Collection, Document, RecallTarget
 from appliance.store.responses import RESPONSES_FILE, ResponseStore
 from appliance.store.rows import same_name
 
@@ -319,6 +320,45 @@ class Appliance:
         await self.start_jobs()
         queued = await asyncio.to_thread(self._jobs.ingest, collection, source, name, data, attributes)
         return await asyncio.wrap_future(queued)
+
+    async def submit(
+        self,
+        collection: str,
+        source: str,
+        name: str,
+        data: bytes,
+        attributes: Attributes | None = None,
+        chunking: Chunking | None = None,
+    ) -> Job:
+        """Queue one document; it is on disk when this returns, and done whatever happens."""
+        await self.start_jobs()
+        return await asyncio.to_thread(self._jobs.submit, collection, source, name, data, attributes, chunking)
+
+    async def jobs(
+        self, states: Sequence[JobState], *, limit: int, before: int | None = None, since: int | None = None
+    ) -> tuple[list[Job], dict[str, int], int]:
+        """Jobs, how many there are by state, and the revision of what is told; see `Library`."""
+
+        def look() -> tuple[list[Job], dict[str, int], int]:
+            revision = self._jobs.revision()
+            found = self._jobs.list(states, limit=limit, before=before, since=since)
+            if since is not None and len(found) == limit:
+                revision = found[-1].revision  # there may be more
+            return found, dict(self._jobs.counts()), revision
+
+        return await asyncio.to_thread(look)
+
+    async def job(self, job_id: int) -> Job:
+        """One job. Raises `NotFound`."""
+        return await asyncio.to_thread(self._jobs.job, job_id)
+
+    async def cancel_job(self, job_id: int) -> Job:
+        """End a job. Raises `NotFound`, `JobConflict`."""
+        return await asyncio.to_thread(self._jobs.cancel, job_id)
+
+    async def retry_job(self, job_id: int) -> Job:
+        """Queue a failed job again. Raises `NotFound`, `JobConflict`."""
+        return await asyncio.to_thread(self._jobs.retry, job_id)
 
     async def set_recall(self, name: str, target: RecallTarget | None) -> Collection:
         """Set the recall target of searches in a collection that name none."""

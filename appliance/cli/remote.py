@@ -24,8 +24,9 @@ from appliance.documents.ingest import Outcome
 from appliance.errors import ApplianceError, Unavailable
 from appliance.retrieval.types import Explained, Passage, SearchRequest, SearchResult
 from appliance.store.attributes import Attributes
+from appliance.store.jobs import Job, JobState
 from appliance.store.keys import ApiKey, CreatedKey, NewKey
-from appliance.store.records import Collection, Document, RecallTarget
+from appliance.store.records import Chunking, Collection, Document, RecallTarget
 from appliance.store.rows import check_name
 
 EVENTS: dict[str, type[Sources] | type[Delta]] = {"sources": Sources, "delta": Delta}
@@ -125,6 +126,45 @@ class RemoteTarget:
         if "status" not in shown:
             _raise(reply)
         return msgspec.convert({key: value for key, value in shown.items() if key != "error"}, Outcome)
+
+    async def submit(
+        self,
+        collection: str,
+        source: str,
+        name: str,
+        data: bytes,
+        attributes: Attributes | None = None,
+        chunking: Chunking | None = None,
+    ) -> Job:
+        """Queue one document."""
+        params: dict[str, str | int] = {"source": source, "name": name}
+        if attributes is not None:
+            params["attributes"] = msgspec.json.encode(attributes).decode()
+        if chunking is not None:
+            params |= msgspec.structs.asdict(chunking)
+        shown = await self._call("POST", f"{_address(collection)}/documents", params=params, content=data)
+        return msgspec.convert(shown, Job)
+
+    async def jobs(
+        self, states: Sequence[JobState], *, limit: int, before: int | None = None, since: int | None = None
+    ) -> tuple[list[Job], dict[str, int], int]:
+        """Jobs, how many there are by state, and the revision to ask with the next time."""
+        params: dict[str, int | list[str]] = {"states": list(states), "limit": limit}
+        params |= {name: value for name, value in (("before", before), ("since", since)) if value is not None}
+        shown = await self._call("GET", "/v1/jobs", params=params)
+        return msgspec.convert(shown["jobs"], list[Job]), shown["counts"], shown["revision"]
+
+    async def job(self, job_id: int) -> Job:
+        """One job."""
+        return msgspec.convert(await self._call("GET", f"/v1/jobs/{job_id}"), Job)
+
+    async def cancel_job(self, job_id: int) -> Job:
+        """End a job."""
+        return msgspec.convert(await self._call("POST", f"/v1/jobs/{job_id}/cancel"), Job)
+
+    async def retry_job(self, job_id: int) -> Job:
+        """Queue a failed job again."""
+        return msgspec.convert(await self._call("POST", f"/v1/jobs/{job_id}/retry"), Job)
 
     async def set_recall(self, name: str, target: RecallTarget | None) -> Collection:
         """Set the recall target of a collection's searches."""

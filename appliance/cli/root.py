@@ -24,6 +24,7 @@ COMMANDS = {
     "search": ("appliance.cli.ask_cmd", "search", "List the passages that answer a query best."),
     "collections": ("appliance.cli.stored_cmd", "collections", "List, show or delete collections."),
     "documents": ("appliance.cli.stored_cmd", "documents", "List, show or delete documents."),
+    "jobs": ("appliance.cli.jobs_cmd", "jobs", "Show documents on their way in, cancel or retry them."),
     "cache": ("appliance.cli.cache_cmd", "cache", "Show or delete what is kept of earlier answers."),
     "keys": ("appliance.cli.keys_cmd", "keys", "Make, list and revoke API keys."),
     "models": ("appliance.cli.models_cmd", "models", "List, fetch, verify and choose model packs."),

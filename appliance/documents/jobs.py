@@ -176,9 +176,24 @@ class JobRunner:
         """One job, with how far it is. Raises `NotFound`."""
         return self._with_progress(self._jobs.get(job_id))
 
-    def list(self, states: Sequence[JobState] = STATES, *, limit: int = 100, before: int | None = None) -> list[Job]:
-        """Jobs, the newest first."""
-        return [self._with_progress(job) for job in self._jobs.list(states, limit=limit, before=before)]
+    def revision(self) -> int:
+        """Of the last change of any job."""
+        return self._jobs.revision()
+
+    def list(
+        self,
+        states: Sequence[JobState] = STATES,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        since: int | None = None,
+    ) -> list[Job]:
+        """Jobs, the newest first, before that number; or those that changed `since` a revision, in that order."""
+        if since is not None:
+            found = self._jobs.since(since, states, limit=limit)
+        else:
+            found = self._jobs.list(states, limit=limit, before=before)
+        return [self._with_progress(job) for job in found]
 
     def counts(self) -> Mapping[str, int]:
         """How many jobs are in each state."""
@@ -193,7 +208,9 @@ class JobRunner:
     def retry(self, job_id: int) -> Job:
         """Queue a failed job again. Raises `NotFound`, `JobConflict`."""
         with self._lock:
-            self._originals.read(self._jobs.get(job_id).sha256)
+            known = self._jobs.get(job_id)
+            if known.state == "failed" and known.retryable:
+                self._originals.read(known.sha256)  # it would fail without
             job = self._jobs.retry(job_id)
         self._due.set()
         return job

@@ -26,6 +26,7 @@ from appliance.http.docs import DocsController
 from appliance.http.edge import Edge
 from appliance.http.embeddings import EmbeddingsController
 from appliance.http.health import HealthController
+from appliance.http.jobs import JobController
 from appliance.http.lifecycle import Lifecycle
 from appliance.http.metrics import MetricsController
 from appliance.http.openapi import WholeDocument
@@ -71,6 +72,7 @@ class Application(Litestar):
                 ChatController,
                 ResponsesController,
                 StoredController,
+                JobController,
                 CacheController,
                 KeysController,
                 EmbeddingsController,

@@ -17,8 +17,9 @@ from appliance.documents.ingest import Outcome
 from appliance.inference.protocols import Embeddings, RerankScores
 from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.attributes import Attributes
+from appliance.store.jobs import Job, JobState
 from appliance.store.keys import ApiKey, CreatedKey, KeyTable, NewKey
-from appliance.store.records import Collection, Document, RecallTarget
+from appliance.store.records import Chunking, Collection, Document, RecallTarget
 from appliance.store.responses import ResponseStore
 
 State = Literal["ready", "loading", "degraded", "failed"]
@@ -57,6 +58,35 @@ class Library(Protocol):
 
         `attributes` replace those it had; None leaves them.
         """
+
+    async def submit(
+        self,
+        collection: str,
+        source: str,
+        name: str,
+        data: bytes,
+        attributes: Attributes | None = None,
+        chunking: Chunking | None = None,
+    ) -> Job:
+        """Queue one document for who does not wait; `chunking` None: as the settings say."""
+
+    async def jobs(
+        self, states: Sequence[JobState], *, limit: int, before: int | None = None, since: int | None = None
+    ) -> tuple[list[Job], dict[str, int], int]:
+        """Jobs in one of these states, how many there are in each, and the revision to ask with the next time.
+
+        The newest first, before the one numbered `before`; with `since` those that changed after that revision, in
+        the order of their changes.
+        """
+
+    async def job(self, job_id: int) -> Job:
+        """One job."""
+
+    async def cancel_job(self, job_id: int) -> Job:
+        """End a job that has not ended."""
+
+    async def retry_job(self, job_id: int) -> Job:
+        """Queue a failed job again."""
 
     async def set_recall(self, name: str, target: RecallTarget | None) -> Collection:
         """Set the recall target of a collection's searches; None: the program's default."""

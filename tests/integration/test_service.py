@@ -189,6 +189,32 @@ def test_a_document_put_in_now_is_found_now_and_gone_when_deleted(service: Servi
     assert "no documents" in gone.json()["error"]["message"]
 
 
+def test_a_queued_document_is_watched_until_it_is_found(service: Service) -> None:
+    url = f"{service.url}/v1/collections/queued/documents"
+    revision = httpx.get(f"{service.url}/v1/jobs").json()["revision"]
+    attributes = '{"lang": "en"}'
+    queued = httpx.post(
+        url, params={"source": "davit.md", "attributes": attributes}, content=b"# Davit\n\nThe davit lifts 410 kg."
+    )
+    assert queued.status_code == 202
+    states: list[str] = []
+    deadline = time.monotonic() + 60
+    while "indexed" not in states:
+        assert time.monotonic() < deadline, states
+        news = httpx.get(f"{service.url}/v1/jobs", params={"since": revision}).json()
+        states += [job["state"] for job in news["jobs"]]
+        revision = news["revision"]
+        time.sleep(0.05)
+    job = httpx.get(service.url + queued.headers["Location"]).json()
+    assert (job["state"], job["ending"], job["attempts"]) == ("indexed", "added", 1)
+    filters = {"type": "eq", "key": "lang", "value": "en"}
+    asked = {"query": "davit lifts", "collection": "queued", "filters": filters}
+    assert httpx.post(f"{service.url}/v1/search", json=asked, timeout=60).json()["results"][0]["document"] == "davit.md"
+    listed = run_json(service.data_dir, "jobs", "list", "--state", "indexed", "--limit", "1")["jobs"]
+    assert [one["id"] for one in listed] == [job["id"]]
+    assert run(service.data_dir, "jobs", "retry", str(job["id"])).returncode == 1
+
+
 def test_a_killed_engine_is_a_pause_in_the_stream(service: Service) -> None:
     # Without documents: an answer from them may be one sentence, which is there whole when it is seen first.
     engine = service.children()["engine"]

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from appliance.answer.types import (
     Delta,
@@ -24,12 +25,14 @@ from appliance.cache.tiers import Figures
 from appliance.config import ServerSettings, Settings
 from appliance.documents.ingest import Outcome
 from appliance.engine.protocol import TokenLogprob
+from appliance.errors import NotFound
 from appliance.http.ports import ComponentState, ModelInfo
 from appliance.inference.protocols import Embeddings, RerankScores
 from appliance.retrieval.types import Passage, Scores, SearchRequest, SearchResult
 from appliance.store.attributes import Attributes
+from appliance.store.jobs import Job, JobConflict, JobState
 from appliance.store.keys import ApiKey, CreatedKey, KeyTable, NewKey
-from appliance.store.records import Collection, Document, RecallTarget
+from appliance.store.records import Chunking, Collection, Document, RecallTarget
 from appliance.store.responses import ResponseStore
 
 Step = str | float | Exception  # a piece of text, seconds of silence, a failure
@@ -49,6 +52,31 @@ DOCUMENT = Document(
     None,
     4,
     "2026-01-02T03:04:05Z",
+)
+
+
+JOB = Job(
+    id=5,
+    collection="default",
+    source="a/手册.pdf",
+    name="手册.pdf",
+    sha256="ab" * 32,
+    size_bytes=9,
+    patient=True,
+    state="queued",
+    ending="",
+    reason="",
+    retryable=False,
+    attempts=0,
+    retry_at=0.0,
+    document_id=None,
+    chunks=0,
+    created_at="2026-01-02T03:04:05Z",
+    updated_at="2026-01-02T03:04:05Z",
+    attributes=None,
+    chunking=None,
+    started_at=None,
+    revision=7,
 )
 
 
@@ -157,6 +185,36 @@ class ScriptedBackend:
     async def documents(self, collection: str | None) -> Sequence[Document]:
         self._fail()
         return [DOCUMENT] if collection in (None, "default") else []
+
+    async def submit(
+        self,
+        collection: str,
+        source: str,
+        name: str,
+        data: bytes,
+        attributes: Attributes | None = None,
+        chunking: Chunking | None = None,
+    ) -> Job:
+        self._fail()
+        self.ingested.append((collection, source, name, data))
+        return replace(JOB, attributes=attributes, chunking=chunking)
+
+    async def jobs(
+        self, states: Sequence[JobState], *, limit: int, before: int | None = None, since: int | None = None
+    ) -> tuple[list[Job], dict[str, int], int]:
+        found = [JOB] if JOB.state in states and (before or 99) > JOB.id and (since or 0) < JOB.revision else []
+        return found[:limit], {"queued": 1}, JOB.revision
+
+    async def job(self, job_id: int) -> Job:
+        if job_id != JOB.id:
+            raise NotFound(f"There is no job {job_id}.")
+        return JOB
+
+    async def cancel_job(self, job_id: int) -> Job:
+        return replace(await self.job(job_id), state="cancelled")
+
+    async def retry_job(self, job_id: int) -> Job:
+        raise JobConflict(f"Job {job_id} did not fail (queued).")
 
     async def delete_document(self, document_id: int) -> None:
         self._fail()
