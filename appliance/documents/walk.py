@@ -18,7 +18,7 @@ from appliance.documents.formats.detect import by_name, why_not
 from appliance.documents.ocr_tesseract import NOT_INSTALLED, installed
 from appliance.errors import TooLarge, UnreadableDocument
 
-_PAGE_BYTES = 32 << 10  # an image of less is an icon or a drawing: the scan of a page has more
+_PAGE_BYTES = 16 << 10  # an image of less is an icon or a drawing: the scan of a page has more
 
 
 class FoundFile(msgspec.Struct, frozen=True):

@@ -438,7 +438,7 @@ import os, sys, time
 import appliance.documents.worker as worker
 from appliance.documents.model import Block, Parsed
 
-def parse(name, data):
+def parse(name, data, ocr):
     if name == "crash.txt": os.abort()
     if name == "hang.txt": time.sleep(1000)
     if name == "spin.txt":
