@@ -39,7 +39,8 @@ def traces() -> None:
 @click.pass_obj
 def list_traces(invocation: Invocation, slow: bool, failed: bool, limit: int, as_json: bool) -> None:
     """List traces, the newest first."""
-    kinds: list[Kind] = [kind for kind, wanted in (("slow", slow), ("failed", failed)) if wanted]
+    wanted: tuple[tuple[Kind, bool], ...] = (("slow", slow), ("failed", failed))
+    kinds = [kind for kind, is_wanted in wanted if is_wanted]
     found = _kept(invocation).newest(kinds=kinds, limit=limit)
     if as_json:
         output.as_json(found)

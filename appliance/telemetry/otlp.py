@@ -132,7 +132,7 @@ class Push:
             data = Histogram(points, AggregationTemporality.CUMULATIVE)
         else:
             numbers = [
-                NumberDataPoint(_labels(known, sample.labels), self._began_ns, now_ns, sample.value)
+                NumberDataPoint(_labels(known, sample.labels), self._began_ns, now_ns, float(sample.value))
                 for sample in family.samples
             ]
             data = Gauge(numbers)
