@@ -306,3 +306,25 @@ def test_searches_never_fail_nor_miss_what_stays_while_everything_changes(tier: 
     assert faults == []
     gone = {i for begin in range(500, 4000, 50) for i in range(begin, begin + 50, 3)}
     assert tier.ids().tolist() == sorted(set(range(4000)) - gone)
+
+
+def test_a_view_stays_what_it_was_whatever_happens_to_its_tier(tmp_path: Path) -> None:
+    """Cold, hot and pending vectors that are removed, sealed, merged and replaced under it."""
+    vectors = clustered(700, seed=9)
+    stored = vectors.astype(np.float16)
+    tier = TieredVectors(tmp_path, DIM, limits=SIZES, fetch=lambda ids: stored[ids])
+    spread(tier, vectors[:600])
+    tier.expect(np.arange(600, 700))
+    view, query = tier.view(), vectors[5]
+    before = {target: view.search(query, 50, target=target)[0].tolist() for target in TARGETS}
+    for gone in (np.arange(0, 700, 2), np.arange(1, 700, 4)):
+        tier.remove(gone)
+        tier.add(gone + 1000 * (1 + gone[0]), vectors[gone])
+        tier.settle()
+        assert len(view) == 700 and view.ids().tolist() == list(range(700))
+        assert {target: view.search(query, 50, target=target)[0].tolist() for target in TARGETS} == before
+        assert view.cosines(query, np.array([4, 5, 650, 1000])) == pytest.approx(
+            [*(vectors[[4, 5, 650]] @ query), np.nan], abs=2e-3, nan_ok=True
+        )
+    assert len(tier) == 700 and not set(tier.ids().tolist()) & set(range(0, 700, 2))
+    tier.close()
