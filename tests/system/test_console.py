@@ -320,7 +320,6 @@ def test_operators_see_the_requests_of_all_and_what_stages_take(page: Page, tmp_
 
 
 def test_stages_lie_one_after_the_other_and_both_searches_side_by_side(page: Page) -> None:
-    page.open()
     timings = {
         "decode": 50,
         "recall_lexical": 3,
@@ -342,7 +341,6 @@ def test_stages_lie_one_after_the_other_and_both_searches_side_by_side(page: Pag
 
 
 def test_events_are_the_same_however_the_bytes_are_cut(page: Page) -> None:
-    page.open()
     stream = ': ping\n\nevent: delta\ndata: {"text": "牛米🙂"}\n\n'
     stream += "data: a\r\ndata:  b\r\n\r\nid: 1\rdata:c\r\rdata\n\nevent: x\n\n"
     raw = list(stream.encode())
@@ -379,7 +377,6 @@ def test_figures_are_read_as_they_are_meant(page: Page) -> None:
     for seconds in took:
         metrics.measure("appliance.stage.duration", seconds, 'a "stage"\\')
     metrics.measure("appliance.stage.duration", 1e6, "endless")
-    page.open()
     found = page.module(
         """
         const { histograms, parse } = await import("/console/prometheus.js");
@@ -490,6 +487,14 @@ def test_on_a_phone_nothing_sticks_out_and_the_source_covers_the_page(page: Page
         page.click(f'[data-view="{view}"]')
         page.one(f"#{view} h2")
         assert fits(), view
+    page.module(
+        """
+        const { chart } = await import("/console/waterfall.js");
+        const bars = [{ name: "name ".repeat(20), start: 0, ms: 1, told: "told".repeat(99) }];
+        document.getElementById("facts").append(chart(bars, [], 1));
+        """
+    )
+    assert fits(), "a span with long attributes"
     lines = page.script("return [...document.querySelectorAll('.top a, .top button')].map((one) => one.clientHeight)")
     assert max(lines) <= page.script("return document.querySelector('.top').clientHeight"), "no word is broken in two"
 

@@ -81,7 +81,8 @@ async function open(item, { id, ms, request_id: request }) {
   try {
     const { spans } = await api.trace(id);
     const bars = inOrder(spans).map(([depth, span]) => ({
-      name: `${"\u2003".repeat(depth)}${stageName(span.name)}`,
+      name: stageName(span.name),
+      depth,
       start: span.start_ms,
       ms: span.ms,
       told: told(span),

@@ -40,20 +40,21 @@ export function waterfall(timings) {
 
 /**
  * Bars under one another, each where it began.
- * @param {Object[]} bars name, start, ms; told: what else is known of it
+ * @param {Object[]} bars name, start, ms; depth: within how many others; told: what else is known of it
  * @param {Array} sums of name and milliseconds, below
  * @param {number} total milliseconds that the width stands for, at least
  */
 export function chart(bars, sums, total) {
   const scale = Math.max(total, ...bars.map(({ start, ms }) => start + ms), 1e-3);
-  const rows = bars.map(({ name, start, ms, told }) => {
+  const rows = bars.flatMap(({ name, start, ms, depth = 0, told }) => {
     const bar = el("span", { class: "bar" });
     // Properties, not a style attribute: the page's policy allows no inline styles.
     bar.style.marginInlineStart = `${(100 * start) / scale}%`;
     bar.style.inlineSize = `${(100 * ms) / scale}%`;
-    const track = el("td", { class: "track" }, bar);
-    if (told) track.append(el("span", { class: "told" }, told));
-    return el("tr", {}, el("th", { scope: "row" }, name), track, el("td", {}, duration(ms)));
+    const head = el("th", { scope: "row" }, name);
+    head.style.paddingInlineStart = `${depth * 0.7}rem`;
+    const row = el("tr", {}, head, el("td", { class: "track" }, bar), el("td", {}, duration(ms)));
+    return told ? [row, el("tr", {}, el("td", { class: "told", colspan: "3" }, told))] : [row];
   });
   const last = sums.map(([name, ms]) => {
     return el("tr", { class: "sum" }, el("th", { scope: "row", colspan: "2" }, name), el("td", {}, duration(ms)));
