@@ -112,7 +112,7 @@ def list_keys(invocation: Invocation, as_json: bool) -> None:
             return
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("id", "name", "scopes", "state", "made (UTC)", "ends (UTC)", "a minute", "at once"):
-            table.add_column(column, overflow="fold")
+            table.add_column(column, overflow="fold", no_wrap=column in ("id", "state"))
         for key in found:
             table.add_row(
                 key.id,

@@ -29,6 +29,7 @@ from appliance.http.app import create_app
 from appliance.http.openapi import describe, operations
 from appliance.store.db import Store
 from appliance.store.keys import KeyTable, NewKey
+from appliance.store.responses import RESPONSES_FILE, ResponseStore
 from tests.unit.http.backend import ScriptedBackend
 from tests.unit.http.test_auth import reaching
 
@@ -50,6 +51,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyTable]:
 
 
 @pytest.fixture(scope="module")
+def responses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResponseStore]:
+    with closing(ResponseStore(tmp_path_factory.mktemp("d") / RESPONSES_FILE)) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
 def admin(table: KeyTable) -> str:
     return table.create(NewKey("admin", ("admin",))).secret
 
@@ -66,8 +73,12 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("path", "method", "mode"), WAYS, ids=[" ".join((*way[:2], way[2].value)) for way in WAYS])
-def test_an_operation(table: KeyTable, admin: str, path: str, method: str, mode: GenerationMode) -> None:
-    app = create_app(ScriptedBackend(key_table=table))
+def test_an_operation(
+    table: KeyTable, responses: ResponseStore, admin: str, path: str, method: str, mode: GenerationMode
+) -> None:
+    backend = ScriptedBackend(key_table=table)
+    backend.response_store = responses
+    app = create_app(backend)
     operation = SCHEMA[path][method.upper()]
 
     async def send(case: schemathesis.Case[Any]) -> httpx.Response:

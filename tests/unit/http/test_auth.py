@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -24,6 +25,7 @@ from appliance.http.auth_routes import ROUTES, is_open, needed
 from appliance.store import keys as keys_module
 from appliance.store.db import Store
 from appliance.store.keys import KeyTable, NewKey, Scope
+from appliance.store.responses import RESPONSES_FILE, ResponseStore
 from tests.unit.http.backend import ScriptedBackend
 from tests.unit.http.test_routes import failure
 
@@ -44,8 +46,10 @@ def table(tmp_path: Path) -> Iterator[KeyTable]:
 
 
 @pytest.fixture
-def backend(table: KeyTable) -> ScriptedBackend:
-    return ScriptedBackend(configured=REQUIRED, key_table=table)
+def backend(table: KeyTable, tmp_path: Path) -> Iterator[ScriptedBackend]:
+    made = ScriptedBackend(configured=REQUIRED, key_table=table)
+    with closing(ResponseStore(tmp_path / RESPONSES_FILE)) as made.response_store:
+        yield made
 
 
 @pytest.fixture
@@ -219,7 +223,7 @@ async def test_every_route_has_its_scopes_and_every_other_key_is_refused(
     listed = {(method, path.rstrip("/")) for method, path in served}
     assert listed == set(ROUTES), "each route says in auth_routes who may use it"
     for method, path in sorted(listed):
-        address = path.replace("{document_id}", "999").replace("{", "").replace("}", "")
+        address = re.sub(r"\{[^}]*\}", "999", path)
         unauthorized(await client.request(method, address), "needs an API key")
         for scope, sent in headers.items():
             reply = await client.request(method, address, headers=sent)

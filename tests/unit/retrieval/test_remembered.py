@@ -58,6 +58,7 @@ def test_whatever_changes_the_result_is_searched_for() -> None:
         SearchRequest("q", "c", rerank=False),
         SearchRequest("q", "c", top_k=3),
         SearchRequest("q", "c", recall=0.99),
+        SearchRequest("q", "c", label="another caller's"),
     ]
     assert [bed.search(request) for request in requests] == list(range(1, len(requests) + 1))
     bed.version = b"2"
