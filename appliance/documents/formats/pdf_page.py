@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.documents.model import REPLACEMENT
-from appliance.documents.ocr import Picture
+from appliance.documents.ocr import Picture, Unrecognised
 
 # A gap between two characters of a line that is wider than this share of the line's height parts two words
 # that a space would not have parted so far: two cells or two columns.
@@ -184,9 +184,14 @@ class Page:
         return area / max(self.width * self.height, 1.0)
 
     def picture(self) -> Picture:
-        """The page as it is shown, in grey."""
+        """The page as it is shown, in grey. Raises `Unrecognised` where it cannot be drawn."""
+        import pypdfium2 as pdfium
+
         scale = min(_PICTURE_DPI / _POINTS, math.sqrt(_PICTURE_PIXELS_MOST / max(self.width * self.height, 1.0)))
-        bitmap = self._page.render(scale=scale, grayscale=True)
+        try:
+            bitmap = self._page.render(scale=scale, grayscale=True)
+        except pdfium.PdfiumError as error:
+            raise Unrecognised("The page is damaged, and cannot be drawn.") from error
         try:
             stride, rows = bitmap.stride, memoryview(bitmap.buffer)
             pixels = b"".join(rows[y * stride : y * stride + bitmap.width] for y in range(bitmap.height))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image, ImageDraw
@@ -17,6 +20,7 @@ from appliance.documents.model import Parsed
 from appliance.documents.ocr import NoOcr, Picture, Recognised, Unrecognised
 from appliance.documents.ocr_tesseract import Tesseract
 from appliance.errors import UnreadableDocument
+from build_scripts.fuzz_documents.mutate import mutated
 
 TEXT = "Tighten the main bolt to 120 Nm"
 
@@ -69,6 +73,7 @@ def told(parsed: Parsed) -> list[tuple[str, str, int | None]]:
     return [(loss.kind, loss.detail, loss.page) for loss in parsed.losses]
 
 
+WHOLE: dict[str, dict[str, Any]] = {"a.tif": {"compression": "tiff_deflate"}}
 LONG = "This page has a text of its own, and more of it than a page number or the stamp of an archive would have."
 
 
@@ -123,6 +128,28 @@ def test_pictures_of_a_tiff_are_pages_and_large_ones_are_made_smaller() -> None:
     parsed = parse("a.tif", saved("TIFF", scan(), large), ocr)
     assert [(b.text, b.page) for b in parsed.blocks] == [("One", 1), ("Two", 2)] and parsed.pages == 2
     assert ocr.pictures[1].width == 4000
+
+
+def test_a_damaged_picture_costs_its_page() -> None:
+    ocr = Scripted(found("One"), found("Three"))
+    data = bytearray(saved("TIFF", scan("first"), scan("second"), scan("third")))
+    image: Any = Image.open(io.BytesIO(bytes(data)))
+    image.seek(1)
+    start = image.tag_v2[273][0]  # where its pixels begin
+    data[start : start + 40] = bytes(40)
+    parsed = parse("a.tif", bytes(data), ocr)
+    assert [b.page for b in parsed.blocks] == [1, 3]
+    assert ("page_without_text", 2) in {(loss.kind, loss.page) for loss in parsed.losses}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")  # what PIL says of damaged files
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.tif", "a.pdf"])
+def test_damaged_pictures_are_read_or_refused(name: str) -> None:
+    kinds = {"a.png": "PNG", "a.jpg": "JPEG", "a.tif": "TIFF"}
+    whole = saved(kinds[name], scan(), **WHOLE.get(name, {})) if name in kinds else pdf((scan(), ""))
+    for number in range(40):
+        with contextlib.suppress(UnreadableDocument):
+            parse(name, mutated(whole, [whole], random.Random(number)), Scripted(*[found("Text")] * 9))
 
 
 def test_a_photograph_is_turned_as_its_camera_says() -> None:
