@@ -154,6 +154,9 @@ class Metrics(Collector):
         self._sources: list[Source] = []
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
+        self._measured: dict[
+            tuple[str, ...], Histogram
+        ] = {}  # of each name and its labels: looking one up takes longer
         for metric in METRICS:
             if metric.observed:
                 continue
@@ -177,8 +180,11 @@ class Metrics(Collector):
 
     def measure(self, name: str, value: float, *labels: str) -> None:
         """Add a value to a histogram, in its unit."""
-        histogram = self._histograms[name]
-        (histogram.labels(*labels) if labels else histogram).observe(value)
+        histogram = self._measured.get((name, *labels))
+        if histogram is None:
+            histogram = self._histograms[name]
+            histogram = self._measured[name, *labels] = histogram.labels(*labels) if labels else histogram
+        histogram.observe(value)
 
     def families(self) -> Iterator[Family]:
         """All figures, a family for each metric, as prometheus_client has them."""

@@ -19,7 +19,7 @@ from typing import Final
 
 from appliance.telemetry import derive
 from appliance.telemetry.metrics import Metrics, Reading
-from appliance.telemetry.records import SpanRecord, TraceRecord, name_of, span_record, status_of, trace_record
+from appliance.telemetry.records import TraceRecord, name_of, span_record, status_of, trace_record
 from appliance.telemetry.sampling import Sampler, is_watching
 from appliance.telemetry.spans import Span, Trace
 from appliance.telemetry.store import TelemetryStore
@@ -40,7 +40,7 @@ class _Open:
     __slots__ = ("kept", "over_s", "spans")
 
     def __init__(self) -> None:
-        self.spans: list[SpanRecord] = []
+        self.spans: list[Span] = []  # not handled yet
         self.over_s: float | None = None  # when its first span ended
         self.kept = False
 
@@ -125,7 +125,7 @@ class Recorder:
             entry = self._open.get(trace)
             if entry is None:
                 entry = self._open[trace] = _Open()
-            entry.spans.append(span_record(span))
+            entry.spans.append(span)
             if span is trace.root:
                 entry.over_s = now_s
                 over.append(trace)
@@ -136,7 +136,7 @@ class Recorder:
             entry = self._open[trace]
             spans, entry.spans = entry.spans, []
             if entry.kept:
-                self._store.add_spans(f"{trace.root.id:016x}", spans)
+                self._store.add_spans(f"{trace.root.id:016x}", [span_record(span) for span in spans])
         self._forget_old(now_s)
         if now_s >= self._next_snapshot_s:
             self._next_snapshot_s = now_s + self._snapshot_s
@@ -150,7 +150,7 @@ class Recorder:
             failed = bool(root.error) or status_of(root) >= 500 or "error.type" in root.attributes
             kind = self._sampler.verdict(name, root.ms, failed=failed, now_s=now_s)
             if kind is not None:
-                kept.append(trace_record(trace, kind, entry.spans))
+                kept.append(trace_record(trace, kind, [span_record(span) for span in entry.spans]))
             if kind is not None or not is_watching(name):
                 self._metrics.count("appliance.telemetry.traces", 1, kind or "dropped")
             entry.spans, entry.kept = [], kind is not None
