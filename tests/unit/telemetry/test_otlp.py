@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -100,6 +102,23 @@ def test_without_a_collector_nothing_that_sends_is_even_loaded(tmp_path: Path, m
         pass
     whole.stop()
     assert "appliance.telemetry.otlp" not in sys.modules
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_without_a_collector_no_socket_of_the_network_is_made(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from appliance import telemetry\n"
+        "from appliance.telemetry.whole import Options, Telemetry\n"
+        "whole = Telemetry(Options(Path(sys.argv[1]), '1', snapshot_s=0.01)); whole.start()\n"
+        "with telemetry.span('work'): pass\n"
+        "whole.flush(); whole.metrics.text(); whole.stop()"
+    )
+    calls = tmp_path / "calls"
+    tracing = ["strace", "-f", "-e", "trace=socket,connect,sendto", "-o", str(calls)]
+    subprocess.run([*tracing, sys.executable, "-c", program, str(tmp_path)], check=True, timeout=120)
+    assert (tmp_path / "telemetry.sqlite3").exists()
+    assert "exited with 0" in calls.read_text()
+    assert "AF_INET" not in calls.read_text()
 
 
 def test_what_is_not_installed_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
