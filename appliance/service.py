@@ -44,9 +44,8 @@ from appliance.retrieval.search import Recall
 from appliance.retrieval.types import SearchRequest, SearchResult
 from appliance.store.attributes import Attributes
 from appliance.store.db import STORE_FILE, Store
-from appliance.store.jobs import LIVE
+from appliance.store.jobs import LIVE, Job, JobState
 from appliance.store.keys import ApiKey, CreatedKey, KeyTable, NewKey
-from appliance.store.jobs import Job, JobState
 from appliance.store.lock import DataDirLock
 from appliance.store.records import Change, Chunking, Collection, Document, RecallTarget
 from appliance.store.responses import RESPONSES_FILE, ResponseStore

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.cli import output
+from appliance.cli.given import TEXT
 from appliance.cli.root import Invocation
 from appliance.errors import NotFound
 from appliance.telemetry.records import Kind, SpanRecord, TraceRecord
@@ -60,7 +61,7 @@ def list_traces(invocation: Invocation, slow: bool, failed: bool, limit: int, as
 
 
 @traces.command("show")
-@click.argument("name", metavar="ID")
+@click.argument("name", metavar="ID", type=TEXT)
 @json_option
 @click.pass_obj
 def show(invocation: Invocation, name: str, as_json: bool) -> None:

@@ -5,9 +5,11 @@ Must not know how a job is done, nor how one is queued: `stored` does that.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from litestar import Controller, get, post
-from litestar.params import FromPath, FromQuery
+from litestar.params import FromPath, FromQuery, QueryParameter
 
 from appliance.errors import BadRequest
 from appliance.http.given import GivenBackend
@@ -34,15 +36,11 @@ class JobController(Controller):
         self,
         backend: GivenBackend,
         states: FromQuery[list[JobState] | None] = None,
-        limit: FromQuery[int] = 100,
-        before: FromQuery[int | None] = None,
-        since: FromQuery[int | None] = None,
+        limit: Annotated[int, QueryParameter(ge=1, le=MOST_JOBS)] = 100,
+        before: Annotated[int | None, QueryParameter(ge=0)] = None,
+        since: Annotated[int | None, QueryParameter(ge=0)] = None,
     ) -> JobList:
         """The newest jobs, before the one numbered `before`; or those that changed `since` a revision."""
-        if not 1 <= limit <= MOST_JOBS:
-            raise BadRequest(f"limit is {limit}; 1 to {MOST_JOBS} are allowed.", param="limit")
-        if min(before or 0, since or 0) < 0:
-            raise BadRequest("before and since are no negative numbers.", param="before" if since is None else "since")
         if before is not None and since is not None:
             raise BadRequest("before and since cannot be combined.", param="since")
         return JobList(*await backend.jobs(states or STATES, limit=limit, before=before, since=since))

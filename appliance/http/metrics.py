@@ -11,8 +11,7 @@ from typing import Annotated
 
 import msgspec
 from litestar import Controller, Response, get
-from litestar.params import FromQuery
-from msgspec import Meta
+from litestar.params import FromQuery, QueryParameter
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from appliance.http.given import GivenTelemetry
@@ -53,7 +52,7 @@ class MetricsController(Controller):
         name: FromQuery[list[str]],
         since_s: FromQuery[float | None] = None,
         until_s: FromQuery[float | None] = None,
-        points: FromQuery[Annotated[int, Meta(ge=1, le=MOST_POINTS)]] = 200,
+        points: Annotated[int, QueryParameter(ge=1, le=MOST_POINTS)] = 200,
     ) -> History:
         """How samples went, by the `name`s (several may be given) that `GET /metrics` has for them.
 

@@ -10,8 +10,7 @@ from typing import Annotated
 
 import msgspec
 from litestar import Controller, get
-from litestar.params import FromPath, FromQuery
-from msgspec import Meta
+from litestar.params import FromPath, FromQuery, QueryParameter
 
 from appliance.errors import NotFound
 from appliance.http.given import GivenTelemetry
@@ -37,9 +36,9 @@ class TracesController(Controller):
         self,
         telemetry: GivenTelemetry,
         kind: FromQuery[list[Kind] | None] = None,
-        least_ms: FromQuery[Annotated[float, Meta(ge=0)]] = 0.0,
+        least_ms: Annotated[float, QueryParameter(ge=0)] = 0.0,
         before_s: FromQuery[float | None] = None,
-        limit: FromQuery[Annotated[int, Meta(ge=1, le=MOST_LISTED)]] = 50,
+        limit: Annotated[int, QueryParameter(ge=1, le=MOST_LISTED)] = 50,
     ) -> TraceList:
         """Traces: of a `kind` (`ordinary`, `slow`, `failed`; may be given twice), that took `least_ms`, that began
         before `before_s`."""

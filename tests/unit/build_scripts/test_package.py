@@ -105,9 +105,9 @@ def test_every_part_has_a_licence_and_a_version() -> None:
         stated = text.partition(f"\n==== {package.name} {package.version}: ")[2].partition("\n")[0]
         assert stated, package.name
     assert "\n==== CPython 3." in text
-    stated = [line.partition(": ")[2].split(" / ") for line in text.splitlines() if line.startswith("==== ")]
+    choices = [line.partition(": ")[2].split(" / ") for line in text.splitlines() if line.startswith("==== ")]
     # docutils names three licences; what is under the GPL is an Emacs mode, which its wheel does not hold.
-    assert [words for words in stated if all("GPL" in word and "LGPL" not in word for word in words)] == []
+    assert [words for words in choices if all("GPL" in word and "LGPL" not in word for word in words)] == []
 
 
 @pytest.mark.parametrize("name", ["appliance", "appliance-cuda"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from appliance.http.ports import ComponentState
 from appliance.retrieval.types import SearchRequest
 from appliance.store.attributes import Comparison
 from appliance.telemetry import Span
+from appliance.telemetry.whole import Options, Telemetry
 from tests.unit.http.backend import PASSAGE, ScriptedBackend
 from tests.unit.http.test_sse import parse
 
@@ -499,3 +501,22 @@ async def test_attributes_come_with_an_upload_and_the_recall_target_is_set(
         changed = await client.patch("/v1/collections/default", json={"recall": target})
         assert (changed.status_code, changed.json()["recall"]) == (200, target)
     assert (await client.patch("/v1/collections/default", json={"recall": 0.5})).status_code == 400
+
+
+async def test_numbers_in_the_address_keep_the_bounds_that_the_document_tells(
+    backend: ScriptedBackend, tmp_path: Path
+) -> None:
+    measured = Telemetry(Options(tmp_path, "1"))
+    tried = 0
+    async with AsyncTestClient(create_app(backend, telemetry=measured), base_url="http://127.0.0.1") as client:
+        described = (await client.get("/openapi.json")).json()["paths"]
+        for path, item in described.items():
+            for parameter in item.get("get", {}).get("parameters", []):
+                schema = parameter["schema"]
+                for kind in [schema, *schema.get("oneOf", []), *schema.get("anyOf", [])]:
+                    outside = [kind[bound] + step for bound, step in (("minimum", -1), ("maximum", 1)) if bound in kind]
+                    for number in outside:
+                        reply = await client.get(path, params={"name": "x", parameter["name"]: int(number)})
+                        assert (reply.status_code, failure(reply)["param"]) == (400, parameter["name"]), path
+                        tried += 1
+    assert tried >= 7
