@@ -5,6 +5,7 @@ Must not know how questions are answered.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,10 +15,10 @@ from appliance.answer.types import Delta, Event, Finished, Message, Question, Re
 from appliance.errors import BadRequest
 from appliance.http import body, extension, sse
 from appliance.http.extension import Extension
-from appliance.http.feed import Feed
 from appliance.http.given import GivenBackend, GivenLifecycle
 from appliance.http.ports import DEFAULT_COLLECTION
 from appliance.http.problems import Problem
+from appliance.http.reply import reply
 from appliance.http.schema import json_body
 
 
@@ -79,17 +80,13 @@ class AskController(Controller):
         server = backend.settings.server
         data = await body.read(request, server.max_body_bytes, lifecycle, what="request")
         asked = body.decode(data, AskRequest)
-        feed = Feed(backend.ask(question(asked, request.state.request_id)), request.receive, lifecycle)
-        if asked.stream:
-            return await sse.stream(feed, AskFormat(), server.ping_interval_s)
-        try:
-            deltas, finished = await feed.whole()
-        finally:
-            await feed.close()
-        report = finished.report
-        headers = {"Server-Timing": extension.server_timing(report.timings_ms)}
-        text = "".join(delta.text for delta in deltas)
-        return Response(Answer(text, finished.finish_reason, report), headers=headers)
+        events = backend.ask(question(asked, request.state.request_id))
+        streamed = AskFormat() if asked.stream else None
+        return await reply(request, lifecycle, events, _whole, streamed, server.ping_interval_s)
+
+
+def _whole(deltas: Sequence[Delta], finished: Finished) -> Answer:
+    return Answer("".join(delta.text for delta in deltas), finished.finish_reason, finished.report)
 
 
 def question(asked: AskRequest, request_id: str) -> Question:

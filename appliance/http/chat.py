@@ -18,12 +18,12 @@ from appliance import __version__
 from appliance.answer.types import Delta, Event, Finished, Reason, Report, Sources, TokenCounts
 from appliance.engine.protocol import TokenLogprob
 from appliance.errors import BadRequest
-from appliance.http import body, extension, sse
+from appliance.http import body, sse
 from appliance.http.chat_request import ChatRequest, check_model, constraint_param, question
 from appliance.http.chat_tools import CallDelta, ToolCall, call_delta, tool_calls
-from appliance.http.feed import Feed
 from appliance.http.given import GivenBackend, GivenLifecycle
 from appliance.http.problems import Problem
+from appliance.http.reply import reply
 from appliance.http.schema import json_body
 
 UNLIKELY = -9999.0  # OpenAI's number for a token that could not come
@@ -212,26 +212,23 @@ class ChatController(Controller):
         check_model(asked.model, generator)
         request_id = request.state.request_id
         events = _naming_fields(backend.ask(question(asked, request_id)), constraint_param(asked))
-        feed = Feed(events, request.receive, lifecycle)
         head = Head(f"chatcmpl-{request_id}", int(time.time()), generator, fingerprint(generator))
+        streamed = None
         if asked.stream:
-            include_usage = bool(asked.stream_options and asked.stream_options.include_usage)
-            return await sse.stream(feed, ChatFormat(head, include_usage), server.ping_interval_s)
-        try:
-            deltas, finished = await feed.whole()
-        finally:
-            await feed.close()
-        report = finished.report
-        completion = Completion(
-            **msgspec.structs.asdict(head),
-            choices=[
-                choice([delta for delta in deltas if delta.index == index], reason, index, bool(asked.logprobs))
-                for index, reason in enumerate((finished.finish_reason, *finished.further))
-            ],
-            usage=usage(report.tokens),
-            appliance=report,
-        )
-        return Response(completion, headers={"Server-Timing": extension.server_timing(report.timings_ms)})
+            streamed = ChatFormat(head, bool(asked.stream_options and asked.stream_options.include_usage))
+
+        def whole(deltas: Sequence[Delta], finished: Finished) -> Completion:
+            return Completion(
+                **msgspec.structs.asdict(head),
+                choices=[
+                    choice([delta for delta in deltas if delta.index == index], reason, index, bool(asked.logprobs))
+                    for index, reason in enumerate((finished.finish_reason, *finished.further))
+                ],
+                usage=usage(finished.report.tokens),
+                appliance=finished.report,
+            )
+
+        return await reply(request, lifecycle, events, whole, streamed, server.ping_interval_s)
 
 
 async def _naming_fields(events: AsyncGenerator[Event], constraint: str | None) -> AsyncGenerator[Event]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -18,11 +19,11 @@ from litestar.params import FromPath
 
 from appliance.answer.types import Delta, Event, Finished, Question
 from appliance.errors import BadRequest
-from appliance.http import body, extension, sse
+from appliance.http import body
 from appliance.http.chat_request import check_model
-from appliance.http.feed import Feed
 from appliance.http.given import GivenBackend, GivenLifecycle
 from appliance.http.ports import Backend
+from appliance.http.reply import reply
 from appliance.http.responses_reply import Assembly, ResponseFormat, ResponseObject, begun, ended, turn_of
 from appliance.http.responses_request import Item, ResponseRequest, items_of, own_names, question
 from appliance.http.schema import json_body
@@ -65,15 +66,9 @@ class ResponsesController(Controller):
             asking = question(asked, [*known, *new], request.state.request_id)
         response = begun(asked, f"resp_{secrets.token_hex(16)}", model, int(time.time()))
         recorded = _recorded(backend, asking, response, new, label)
-        feed = Feed(recorded, request.receive, lifecycle)
-        if asked.stream:
-            return await sse.stream(feed, ResponseFormat(response), server.ping_interval_s)
-        try:
-            deltas, last = await feed.whole()
-        finally:
-            await feed.close()
-        whole = _whole(response, deltas, last)
-        return Response(whole, headers={"Server-Timing": extension.server_timing(last.report.timings_ms)})
+        streamed = ResponseFormat(response) if asked.stream else None
+        whole = functools.partial(_whole, response)
+        return await reply(request, lifecycle, recorded, whole, streamed, server.ping_interval_s)
 
     @get("/{response_id:str}")
     async def show(
