@@ -124,6 +124,7 @@ class DocumentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parse_timeout_s: PositiveS = 120.0
     parse_memory_bytes: Bytes = 2 << 30
     max_text_bytes: Bytes = 64 << 20  # of one document; it is held in memory while it is cut
+    originals: Literal["keep", "forget"] = "keep"  # the files themselves, so that a citation can be looked up in them
     ocr: Literal["auto", "off"] = "auto"  # scanned pages and images are read by tesseract, where it is installed
     ocr_pages: Positive = 500  # of one document; a page takes one second to several
     ocr_page_timeout_s: PositiveS = 60.0  # for each of them, besides parse_timeout_s

@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, ParamSpec, TypeVar
+from typing import BinaryIO, Literal, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
@@ -155,13 +155,14 @@ class Appliance:
                 self._recall.catch_up,
             )
             closing.callback(self._ingester.close)
+            self._originals = Originals(data / "originals")
             self._jobs = JobRunner(
                 self._store,
-                Originals(data / "originals"),
+                self._originals,
                 self._ingester,
                 self._courtesy,
                 self._commit,
-                keep_originals=False,
+                keep_originals=self.settings.documents.originals == "keep",
             )
             spec = self._pack.generator
             # An engine that reuses nothing gains nothing by a layout that depends on what was asked before.
@@ -375,6 +376,15 @@ class Appliance:
     async def documents(self, collection: str | None) -> Sequence[Document]:
         """The documents of one collection or of all."""
         return await asyncio.to_thread(self._store.documents, collection)
+
+    async def original(self, document_id: int) -> tuple[Document, BinaryIO]:
+        """A document with the file that it was read from, checked; whoever asks closes it."""
+
+        def opened() -> tuple[Document, BinaryIO]:
+            document = self._store.document(document_id)
+            return document, self._originals.open(document.sha256)
+
+        return await asyncio.to_thread(opened)
 
     async def delete_document(self, document_id: int) -> None:
         """Delete a document; gone from the store, every index and every kept prompt when it returns."""

@@ -436,4 +436,5 @@ def _source(number: int, passage: Passage, quote: str) -> Source:
         chunk=passage.chunk_id,
         score=round(passage.score, 4),
         quote=quote,
+        document_id=passage.document_id,
     )

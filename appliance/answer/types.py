@@ -78,6 +78,7 @@ class Source(msgspec.Struct, frozen=True):
     chunk: int
     score: float
     quote: str
+    document_id: int
 
 
 class PromptReport(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ import os
 import tempfile
 from collections.abc import Set
 from pathlib import Path
+from typing import BinaryIO
 
 from appliance.durable import sync
 from appliance.errors import DiskFull, NotFound, Unavailable
@@ -66,13 +67,30 @@ class Originals:
         Raises:
             NotFound: they are not kept, or no longer what they were.
         """
-        try:
-            data = self._path(sha256).read_bytes()
-        except OSError as error:
-            raise NotFound("The original of this document is not kept.", remedy="Send the document again.") from error
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise NotFound("The original of this document was damaged on the disk.", remedy="Send the document again.")
-        return data
+        with self.open(sha256) as file:
+            return file.read()
+
+    def open(self, sha256: str) -> BinaryIO:
+        """The file of that sum, checked, at its beginning; it can be read to its end though it is dropped meanwhile.
+
+        Raises:
+            NotFound: it is not kept, or no longer what it was.
+        """
+        with contextlib.ExitStack() as closing:
+            try:
+                file = closing.enter_context(self._path(sha256).open("rb"))
+                intact = hashlib.file_digest(file, "sha256").hexdigest() == sha256
+                file.seek(0)
+            except OSError as error:
+                raise NotFound(
+                    "The original of this document is not kept.", remedy="Send the document again."
+                ) from error
+            if not intact:
+                raise NotFound(
+                    "The original of this document was damaged on the disk.", remedy="Send the document again."
+                )
+            closing.pop_all()
+        return file
 
     def drop(self, sha256: str) -> None:
         """Delete the bytes of that sum, if they are there."""

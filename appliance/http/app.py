@@ -30,6 +30,7 @@ from appliance.http.jobs import JobController
 from appliance.http.lifecycle import Lifecycle
 from appliance.http.metrics import MetricsController
 from appliance.http.openapi import WholeDocument
+from appliance.http.originals import OriginalController
 from appliance.http.origins import Origins
 from appliance.http.ports import Backend
 from appliance.http.problems import handle
@@ -73,6 +74,7 @@ class Application(Litestar):
                 ResponsesController,
                 StoredController,
                 JobController,
+                OriginalController,
                 CacheController,
                 KeysController,
                 EmbeddingsController,

@@ -45,6 +45,7 @@ ROUTES: Final[Mapping[tuple[str, str], frozenset[Grant]]] = {
     ("POST", "/v1/jobs/{job_id}/retry"): _INGEST,
     ("GET", "/v1/documents"): _EITHER,
     ("DELETE", "/v1/documents/{document_id}"): _INGEST,
+    ("GET", "/v1/documents/{document_id}/content"): _QUERY,
     ("GET", "/v1/cache"): _ADMIN,
     ("DELETE", "/v1/cache"): _ADMIN,
     ("GET", "/metrics"): _ADMIN,

@@ -6,7 +6,7 @@ Must not know who implements it; `service.py` hands it in.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import BinaryIO, Literal, Protocol
 
 import msgspec
 
@@ -129,6 +129,9 @@ class Backend(Library, Protocol):
     @property
     def key_table(self) -> KeyTable:
         """The API keys; only when it is open."""
+
+    async def original(self, document_id: int) -> tuple[Document, BinaryIO]:
+        """A document with the file that it was read from, checked; whoever asks closes it."""
 
     @property
     def responses(self) -> ResponseStore:

@@ -40,6 +40,21 @@ def client(service: Service) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0)
 
 
+def test_a_source_leads_to_the_file_that_it_is_from(service: Service) -> None:
+    found = httpx.post(f"{service.url}/v1/search", json={"query": "HX-200/77-1203", "mode": "lexical", "top_k": 1})
+    (passage,) = found.json()["results"]
+    (given,) = (path for path in samples.manuals() if path.name == passage["document"])
+    reply = httpx.get(f"{service.url}/v1/documents/{passage['document_id']}/content")
+    assert (reply.headers["content-type"], reply.content) == ("application/pdf", given.read_bytes())
+    where = {"source": "note.txt"}
+    added = httpx.put(f"{service.url}/v1/collections/default/documents", params=where, content=b"A note.").json()
+    address = f"{service.url}/v1/documents/{added['document']['id']}"
+    assert httpx.get(f"{address}/content").text == "A note."
+    assert httpx.delete(address).status_code == 204
+    assert httpx.get(f"{address}/content").status_code == 404
+    assert b"A note." not in {path.read_bytes() for path in service.data_dir.glob("originals/??/*")}
+
+
 def test_sources_come_before_the_first_delta(service: Service) -> None:
     with httpx.stream("POST", f"{service.url}/v1/ask", json={"question": QUESTION.question}, timeout=120) as reply:
         assert reply.status_code == 200

@@ -93,6 +93,9 @@ export const caches = async () => (await whereAllowed(json("/v1/cache")))?.cache
 export const traces = async () => (await whereAllowed(json("/v1/traces?limit=200")))?.traces ?? null;
 export const trace = (id) => json(`/v1/traces/${name(id)}`);
 export const metrics = async () => (await whereAllowed(request("/metrics")))?.text() ?? null;
+export const originalAddress = (id) => `/v1/documents/${id}/content`;
+export const original = async (id) => (await request(originalAddress(id))).blob();
+export const hasKey = () => kept("key", "sessionStorage") !== null;
 export const search = (body, signal) => json("/v1/search", { method: "POST", body, signal });
 
 /** What `/readyz` says; null when nobody answers. */

@@ -40,11 +40,13 @@ export async function show(source, passage) {
     [t("source.page_label"), source.page == null ? "" : pages(source)],
     [t("source.heading"), source.heading],
   ].filter(([, value]) => value);
+  const original = source.document_id == null ? [] : [originalLink(source)];
   const title = el("h2", { id: "source-title", tabindex: "-1" }, t("source.number", { n: source.n }));
   panel.replaceChildren(
     el("header", {}, title, button("×", close, { class: "quiet close", "aria-label": t("close") })),
     el("dl", {}, ...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
     text,
+    ...original,
   );
   title.focus();
   try {
@@ -66,6 +68,26 @@ export function close() {
 export async function passageOf(source, { question, collection }) {
   const { results } = await api.search({ query: question, collection, rerank: false, top_k: MOST_PASSAGES });
   return results.find(({ chunk }) => chunk === source.chunk)?.text ?? null;
+}
+
+/** The document itself, at the page; with a key, which a link cannot send, it is fetched and saved. */
+function originalLink(source) {
+  const page = source.page == null ? "" : `#page=${source.page}`;
+  const address = api.originalAddress(source.document_id) + page;
+  const link = el("a", { class: "original", href: address, target: "_blank", rel: "noopener" }, t("source.original"));
+  link.addEventListener("click", async (event) => {
+    if (!api.hasKey()) return;
+    event.preventDefault();
+    try {
+      const saved = el("a", { href: URL.createObjectURL(await api.original(source.document_id)) });
+      saved.download = source.document;
+      saved.click();
+      URL.revokeObjectURL(saved.href);
+    } catch (error) {
+      if (error instanceof api.Failure) link.after(el("p", { class: "failure" }, failureText(error)));
+    }
+  });
+  return el("p", {}, link);
 }
 
 function pages({ page, page_last: last }) {

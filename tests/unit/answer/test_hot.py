@@ -31,7 +31,7 @@ from appliance.engine.protocol import Sampling
 from appliance.engine.tools import Tool, Toolset
 from appliance.errors import Unavailable
 
-SOURCE = Source(1, "m.pdf", "Manual", 3, "Torque", 17, 0.9, "40 Nm.")
+SOURCE = Source(1, "m.pdf", "Manual", 3, "Torque", 17, 0.9, "40 Nm.", 5)
 
 
 class Answers:

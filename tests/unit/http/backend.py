@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncGenerator, Sequence
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
@@ -37,7 +39,7 @@ from appliance.store.responses import ResponseStore
 
 Step = str | float | Exception  # a piece of text, seconds of silence, a failure
 LOGPROB = TokenLogprob(5, "牛".encode()[:2], -0.5, ((5, "牛".encode()[:2], -0.5), (6, b"a", float("-inf"))))
-SOURCE = Source(1, "手册.pdf", "Manual", 7, "Safety › Locks", 42, 0.9, "the quote")
+SOURCE = Source(1, "手册.pdf", "Manual", 7, "Safety › Locks", 42, 0.9, "the quote", 5)
 PASSAGE = Passage(42, 3, "手册.pdf", "Manual", "text\nof it", "Safety", 7, 8, 0.9, Scores(lexical=3.5, dense=0.8))
 DOCUMENT = Document(
     3,
@@ -98,6 +100,8 @@ class ScriptedBackend:
         self.ingested: list[tuple[str, str, str, bytes]] = []
         self.attributes: Attributes | None = None  # of the last document
         self.deleted: list[int | str] = []
+        self.originals: dict[int, tuple[Document, bytes]] = {}
+        self.opened: list[BinaryIO] = []
         self.scores = RerankScores((), (), ())
         self.embedded: list[tuple[tuple[str, ...], str]] = []
         self.reranked: list[tuple[str, tuple[str, ...], float | None]] = []
@@ -215,6 +219,14 @@ class ScriptedBackend:
 
     async def retry_job(self, job_id: int) -> Job:
         raise JobConflict(f"Job {job_id} did not fail (queued).")
+
+    async def original(self, document_id: int) -> tuple[Document, BinaryIO]:
+        if document_id not in self.originals:
+            raise NotFound(f"There is no document {document_id}.")
+        document, data = self.originals[document_id]
+        file = io.BytesIO(data)
+        self.opened.append(file)
+        return document, file
 
     async def delete_document(self, document_id: int) -> None:
         self._fail()
