@@ -112,6 +112,7 @@ def run(
         for parser in parsers:
             parser.close()
     tally.seconds = time.monotonic() - began
+    # Of a worker also counts what this process held when it was forked: little, when it is the command.
     tally.worker_peak_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     return tally
 

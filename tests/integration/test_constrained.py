@@ -12,7 +12,7 @@ from appliance.packs import ResolvedPack
 from build_scripts.bench.constrained_bench.campaign import run
 
 
-@pytest.mark.parametrize(("kv_type", "texts"), [("f16", 40), ("q8_0", 12)])
+@pytest.mark.parametrize(("kv_type", "texts"), [("f16", 24), ("q8_0", 12)])
 def test_every_drawn_schema_and_tool_call_is_kept_to(kv_type: str, texts: int, pocket: ResolvedPack) -> None:
     settings = EngineSettings(kv_tokens=4096, max_sequences=8, threads=1, kv_type=kv_type)  # type: ignore[arg-type]
     spec = pocket.generator

@@ -216,9 +216,23 @@ def test_pinned_instructions_survive_a_restart(llama: Llama, bare: Llama, tmp_pa
     assert_same_within_rounding(core.seen[1], alone(bare, request))
 
 
+TWENTY = [submit(number, MANUAL if number % 2 else OTHER, f"Say {number}.", 1) for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def of_a_fresh_process(llama: Llama) -> dict[int, npt.NDArray[np.float32]]:
+    """The logits after each of twenty prompts in an engine that finds no files."""
+    core = Watched(llama, SETTINGS)
+    core.seen = {}
+    for request in TWENTY:
+        run(core, request)
+    core.close()
+    return core.seen
+
+
 @pytest.mark.parametrize("damage", ["flipped byte", "half", "empty", "another model", "another type"])
 def test_a_file_that_is_not_right_is_counted_and_twenty_answers_are_those_of_a_fresh_process(
-    llama: Llama, tmp_path: Path, damage: str
+    llama: Llama, of_a_fresh_process: dict[int, npt.NDArray[np.float32]], tmp_path: Path, damage: str
 ) -> None:
     leave_a_prefix(llama, tmp_path)
     (path,) = tmp_path.iterdir()
@@ -236,24 +250,18 @@ def test_a_file_that_is_not_right_is_counted_and_twenty_answers_are_those_of_a_f
             identity = Identity("other", llama.build, "f16")
         case "another type":
             identity = Identity("sha", llama.build, "q8_0")
-    fresh = Watched(llama, SETTINGS)
-    fresh.seen = {}
-    asked = [submit(number, MANUAL if number % 2 else OTHER, f"Say {number}.", 1) for number in range(20)]
-    for request in asked:
-        run(fresh, request)
-    fresh.close()
     files = PrefixFiles(tmp_path, identity, 1 << 30)
     core = Watched(llama, SETTINGS, files)
     core.seen = {}
-    first = done(run(core, asked[1])[1])
-    for request in [asked[0], *asked[2:]]:
+    first = done(run(core, TWENTY[1])[1])
+    for request in [TWENTY[0], *TWENTY[2:]]:
         run(core, request)
     core.close()
     assert first.cached_tokens == 0
     assert files.stats.refused == 1
     assert not path.exists()
-    for request in asked:
-        assert_same_within_rounding(core.seen[request.id], fresh.seen[request.id])
+    for request in TWENTY:
+        assert_same_within_rounding(core.seen[request.id], of_a_fresh_process[request.id])
 
 
 def test_an_answer_goes_on_in_another_engine_where_it_stopped(core: Core) -> None:
