@@ -412,6 +412,7 @@ async def test_the_description_covers_every_route_and_needs_no_network(client: C
     reply = await client.get("/openapi.json")
     described = reply.json()
     assert set(described["paths"]) == {
+        "/v1/documents/{document_id}/content",
         "/healthz",
         "/readyz",
         "/v1/models",
