@@ -12,6 +12,7 @@ from litestar.params import FromPath
 
 from appliance.console import PAGE, assets
 from appliance.errors import NotFound
+from appliance.http.conditional import is_known
 
 # Scripts, styles, words and requests come from and go to this service alone; nothing inline, no frames either way, and
 # no text ever becomes a script or markup (Trusted Types).
@@ -63,7 +64,6 @@ class ConsoleController(Controller):
             raise NotFound("The console has no such file.", remedy="GET / is its page.")
         tag = f'"{asset.sha256[:32]}"'
         headers = {**HEADERS, "ETag": tag}
-        known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
-        if tag in known or "*" in known:
+        if is_known(request, tag):
             return Response(b"", status_code=304, media_type=asset.media_type, headers=headers)
         return Response(asset.data, media_type=asset.media_type, headers=headers)

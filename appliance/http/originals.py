@@ -19,6 +19,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath
 from litestar.response import Stream
 
+from appliance.http.conditional import is_known
 from appliance.http.given import GivenBackend
 from appliance.store.records import Document
 
@@ -57,8 +58,7 @@ class OriginalController(Controller):
         document, file = await backend.original(document_id)
         tag = f'"{document.sha256}"'
         headers = {**_headers(document), "ETag": tag}
-        known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
-        if tag in known:
+        if is_known(request, tag):
             file.close()
             return Response(b"", status_code=304, headers=headers)
         headers["Content-Length"] = str(document.size_bytes)
